@@ -1,0 +1,296 @@
+//! Steps in flight: what may be sent when, what waits, what is parked, and when a step may be settled.
+//!
+//! A window lives as long as one producer and one session of the relay. After a fatal error, a lost
+//! lease or a failed settle the relay drops it and starts a new one at the last settled cursor.
+//! It is pure: no clock, no names of PostgreSQL or librdkafka, no input or output. One thread uses it.
+//!
+//! The life of an event:
+//!
+//! ```text
+//! open_step -> [waits for its topic] -> [queued in its lane] -> ready -> next_send: outstanding
+//!     |                 |                       |                              |
+//!     +-----------------+-----------------------+------- parked <--------------+---> delivered
+//! ```
+//!
+//! Rules, and what they are for:
+//! - Per lane (partition of a topic) events go in the order of reading. The first goes alone until
+//!   its positive report ([`lane`]).
+//! - An event of a missing topic is parked, and from then on the later events of its aggregate are
+//!   parked behind it, whatever their topic ([`held`]). Order is promised for an aggregate on one
+//!   topic: events of it that go to different topics do not wait for each other otherwise.
+//! - A missing topic is used again only when no report of it is due and the brokers were asked after that.
+//! - Steps settle in order, and an event that was parked counts as held until the settle that
+//!   publishes it. So a restart at any point finds in the table what it must not overtake.
+//!
+//! How the relay drives it: [`Window::hold`] and [`Window::assume_missing`] for the rows parked at the
+//! start; then in a loop [`Window::can_read`] and [`Window::open_step`], [`Window::topics_to_ask`] and
+//! [`Window::topic_answer`], [`Window::next_send`], the reports, [`Window::take_settlement`] and, when its
+//! transaction has committed, [`Window::settled`].
+
+mod answer;
+mod event;
+mod held;
+mod lane;
+mod report;
+mod settle;
+mod step;
+mod topics;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+pub use answer::{TOPIC_GRACE_MS, TopicAnswer};
+pub use event::{AggregateKey, Fate, Meta, ParkReason, Source, Ticket, UnknownParkReason};
+pub use step::{Park, Repark, Settlement, Unpark};
+pub use topics::TopicId;
+
+use crate::cursor::Cursor;
+use held::{HeldAggregates, Place};
+use step::{State, Step};
+use topics::Topics;
+
+/// The bounds of a window, and how a missing topic is asked for again.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// No further step is read above this many bytes in bodies or handed to the producer.
+    pub max_bytes: u64,
+    /// No further step is read above this many events in steps that are not settled.
+    pub max_events: usize,
+    pub retry_backoff_ms: u64,
+    pub retry_backoff_max_ms: u64,
+    /// For the jitter.
+    pub seed: u64,
+}
+
+/// An event to be handed to the producer now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dispatch {
+    pub ticket: Ticket,
+    pub topic: TopicId,
+    pub partition: u32,
+}
+
+/// See the module. `B` is what the relay needs to build a step's records: the rows.
+pub struct Window<B> {
+    limits: Limits,
+    steps: VecDeque<Step<B>>,
+    /// The number, not wrapped, of the first of `steps`.
+    first: u64,
+    ready: VecDeque<Ticket>,
+    topics: Topics,
+    held: HeldAggregates,
+    /// The step whose last unsent event was given out: its body is needed until the next call.
+    sent_out: Option<u64>,
+    parked_steps: usize,
+    events: usize,
+    unsent: usize,
+    outstanding: usize,
+    bytes: u64,
+}
+
+impl<B> Window<B> {
+    pub fn new(limits: Limits) -> Window<B> {
+        Window {
+            topics: Topics::new(limits.retry_backoff_ms, limits.retry_backoff_max_ms, limits.seed),
+            limits,
+            steps: VecDeque::new(),
+            first: 0,
+            ready: VecDeque::new(),
+            held: HeldAggregates::default(),
+            sent_out: None,
+            parked_steps: 0,
+            events: 0,
+            unsent: 0,
+            outstanding: 0,
+            bytes: 0,
+        }
+    }
+
+    /// At the start of a session: the aggregate has `rows` rows in `outbox_parked` that hold it
+    /// ([`ParkReason::holds`]: all but scheduled and discarded), `blocking` of which are not `behind`
+    /// ([`ParkReason::blocks`]). With none blocking it drains at once.
+    pub fn hold(&mut self, aggregate: AggregateKey, rows: u64, blocking: u64) {
+        if rows > 0 {
+            self.held.add_settled(aggregate, rows, blocking);
+        }
+    }
+
+    /// At the start of a session: rows are parked for this topic, for this reason. It is asked for
+    /// at once; events that come before the answer are parked too.
+    pub fn assume_missing(&mut self, name: &str, error: Arc<str>, now_ms: u64) -> TopicId {
+        let id = self.topics.intern(name);
+        self.topics.assume_missing(id, error, now_ms);
+        id
+    }
+
+    /// The id of a topic in this window. The name is interned for good.
+    pub fn topic(&mut self, name: &str) -> TopicId {
+        self.topics.intern(name)
+    }
+
+    /// The topic whose [`TopicId::to_u64`] this is; none for any other number.
+    pub fn topic_from_u64(&self, number: u64) -> Option<TopicId> {
+        self.topics.from_u64(number)
+    }
+
+    pub fn topic_name(&self, topic: TopicId) -> &Arc<str> {
+        self.topics.name(topic)
+    }
+
+    /// Takes a step that was read: `cursor` is where it ends; none for a step of parked events, of
+    /// which there may be one at a time. Events are in the order of reading. A step without events
+    /// is complete at once.
+    pub fn open_step(&mut self, cursor: Option<Cursor>, events: Vec<Meta>, body: B, now_ms: u64) {
+        let number = self.first + self.steps.len() as u64;
+        let count = events.len();
+        let bytes: u64 = events.iter().map(|event| u64::from(event.bytes)).sum();
+        self.parked_steps += usize::from(cursor.is_none());
+        self.events += count;
+        self.unsent += count;
+        self.bytes += bytes;
+        self.steps.push_back(Step::new(cursor, events, body));
+        for index in 0..count as u32 {
+            self.place(number, index, now_ms);
+        }
+        let step = &mut self.steps[(number - self.first) as usize];
+        self.bytes -= step.free_body();
+    }
+
+    /// Decides what becomes of an event that was just read.
+    fn place(&mut self, number: u64, index: u32, now_ms: u64) {
+        let step = &self.steps[(number - self.first) as usize];
+        let event = &step.events[index as usize];
+        let held = self.held.holds(event.aggregate, (number, index));
+        let (may_go, reason) = match event.source {
+            Source::Log if event.fate == Fate::Scheduled => (false, Some((ParkReason::Scheduled, None))),
+            Source::Log
+            | Source::Parked {
+                reason: ParkReason::Scheduled,
+                ..
+            } if held => (false, Some((ParkReason::Behind, None))),
+            Source::Parked { .. } if event.fate == Fate::Scheduled => (false, None),
+            Source::Parked { .. } if step.stopped.contains_key(&event.aggregate) => (false, None),
+            Source::Log | Source::Parked { .. } => match (&event.fate, self.topics.missing(event.topic)) {
+                (Fate::Defect(error), _) => (false, Some((ParkReason::Failed, Some(error.clone())))),
+                (_, Some(error)) => (false, Some((ParkReason::Topic, Some(error.clone())))),
+                (_, None) => (true, None),
+            },
+        };
+        if may_go {
+            let (topic, hash) = (event.topic, event.key_hash);
+            let ticket = Ticket {
+                step: number as u32,
+                index,
+            };
+            self.topics.admit(topic, ticket, hash, &mut self.ready);
+            return self.topics.ask_if_old(topic, now_ms);
+        }
+        if let Some((reason, error)) = reason {
+            self.park((number, index), reason, error);
+        }
+        self.decide((number, index));
+    }
+
+    /// Whether the limits allow another step.
+    pub fn can_read(&self) -> bool {
+        self.bytes < self.limits.max_bytes && self.events < self.limits.max_events
+    }
+
+    /// Whether [`Self::recovered_topics`] would name any.
+    pub fn has_recovered_topics(&self) -> bool {
+        !self.parked_step_in_flight() && self.topics.has_recovered()
+    }
+
+    /// Topics that cannot be written now, and why.
+    pub fn missing_topics(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
+        self.topics.all_missing()
+    }
+
+    /// Events handed to the producer and without a report.
+    pub fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+
+    /// Events that wait in the window: for their topic, for their lane, or for the producer.
+    pub fn waiting_events(&self) -> usize {
+        self.unsent
+    }
+
+    /// Events whose outcome is open: waiting or outstanding.
+    pub fn in_flight_events(&self) -> usize {
+        self.unsent + self.outstanding
+    }
+
+    /// Bytes of events handed to the producer or held in bodies.
+    pub fn in_flight_bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Aggregates that are held back.
+    pub fn held_aggregates(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether no step is in flight.
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// Notes that the event gets a row in `outbox_parked`, or its row another reason.
+    fn park(&mut self, place: Place, reason: ParkReason, error: Option<Arc<str>>) {
+        let (number, index) = place;
+        let step = &mut self.steps[(number - self.first) as usize];
+        let event = &step.events[index as usize];
+        let (event_id, aggregate) = (event.event_id, event.aggregate);
+        let topic = (reason == ParkReason::Topic).then_some(event.topic);
+        match event.source {
+            Source::Log => {
+                step.outcome.parks.push(Park {
+                    event_id,
+                    aggregate,
+                    reason,
+                    error,
+                    topic,
+                });
+                if reason.holds() {
+                    self.held.park(aggregate, place, reason);
+                }
+            }
+            Source::Parked { reason: from, .. } => {
+                step.outcome.reparks.push(Repark {
+                    event_id,
+                    aggregate,
+                    from,
+                    reason,
+                    error,
+                    topic,
+                });
+                if reason.blocks() {
+                    step.stopped.entry(aggregate).or_insert(index);
+                }
+                if from.holds() {
+                    self.held.change(aggregate, from, reason);
+                } else {
+                    self.held.park(aggregate, place, reason);
+                }
+            }
+        }
+    }
+
+    /// The event's outcome is settled as far as the window goes.
+    fn decide(&mut self, (number, index): Place) {
+        let step = &mut self.steps[(number - self.first) as usize];
+        if std::mem::replace(&mut step.states[index as usize], State::Decided) == State::Unsent {
+            step.unsent -= 1;
+            self.unsent -= 1;
+        }
+        step.undecided -= 1;
+        let bytes = u64::from(step.events[index as usize].bytes);
+        if step.body.is_some() {
+            step.bytes_lingering += bytes;
+        } else {
+            self.bytes -= bytes;
+        }
+        self.bytes -= step.free_body();
+    }
+}

@@ -1,0 +1,208 @@
+//! The window towards the producer: what is handed over, what comes back, and what the brokers say of topics.
+
+use std::sync::Arc;
+
+use super::answer::{Effect, TopicAnswer};
+use super::event::{Meta, ParkReason, Source, Ticket};
+use super::held::Place;
+use super::step::{State, Unpark};
+use super::topics::TopicId;
+use super::{Dispatch, Window};
+
+impl<B> Window<B> {
+    /// The next event to be handed to the producer; it counts as outstanding.
+    pub fn next_send(&mut self) -> Option<Dispatch> {
+        self.free_body_sent_out();
+        let ticket = self.ready.pop_front()?;
+        let (number, index) = self.place_of(ticket);
+        let step = &mut self.steps[(number - self.first) as usize];
+        step.states[index as usize] = State::Outstanding;
+        step.unsent -= 1;
+        if step.unsent == 0 {
+            self.sent_out = Some(number);
+        }
+        self.unsent -= 1;
+        self.outstanding += 1;
+        let event = &step.events[index as usize];
+        let partition = self.topics.sent(event.topic, event.key_hash);
+        Some(Dispatch {
+            ticket,
+            topic: event.topic,
+            partition,
+        })
+    }
+
+    /// The producer could not take the event that [`Self::next_send`] gave last: it stays the next one.
+    pub fn unsend(&mut self, ticket: Ticket) {
+        let Some((number, index)) = self.outstanding_place(ticket) else {
+            return;
+        };
+        let step = &mut self.steps[(number - self.first) as usize];
+        step.states[index as usize] = State::Unsent;
+        step.unsent += 1;
+        self.unsent += 1;
+        self.outstanding -= 1;
+        self.topics.unsent(step.events[index as usize].topic);
+        self.ready.push_front(ticket);
+    }
+
+    /// The body of the step of the event that [`Self::next_send`] gave last.
+    pub fn body(&self, step: u32) -> &B {
+        let (number, _) = self.place_of(Ticket { step, index: 0 });
+        let body = self.steps[(number - self.first) as usize].body.as_ref();
+        body.expect("a step keeps its body while one of its events is unsent")
+    }
+
+    /// What is known of an event in flight.
+    pub fn event(&self, ticket: Ticket) -> &Meta {
+        let (number, index) = self.place_of(ticket);
+        &self.steps[(number - self.first) as usize].events[index as usize]
+    }
+
+    /// Kafka has acknowledged the event, with an offset.
+    pub fn report_delivered(&mut self, ticket: Ticket) {
+        let Some((number, index)) = self.outstanding_place(ticket) else {
+            return;
+        };
+        self.outstanding -= 1;
+        let step = &mut self.steps[(number - self.first) as usize];
+        let event = &step.events[index as usize];
+        let (topic, hash) = (event.topic, event.key_hash);
+        step.outcome.events += 1;
+        step.outcome.bytes += u64::from(event.bytes);
+        if let Source::Parked { reason, attempts } = event.source {
+            let unpark = Unpark {
+                event_id: event.event_id,
+                aggregate: event.aggregate,
+                attempts,
+                from: reason,
+            };
+            step.outcome.unparks.push(unpark);
+        }
+        self.decide((number, index));
+        let waiting = self.topics.delivered(topic, hash, &mut self.ready);
+        self.admit_all(topic, waiting);
+    }
+
+    /// The event cannot be written to its topic: [`crate::failure::Action::ParkTopic`]. It is parked,
+    /// and so is all that waits for this topic.
+    pub fn report_topic_failure(&mut self, ticket: Ticket, error: Arc<str>, now_ms: u64) {
+        let Some(place) = self.outstanding_place(ticket) else {
+            return;
+        };
+        self.outstanding -= 1;
+        let topic = self.event(ticket).topic;
+        let unsent = if self.topics.missing(topic).is_none() {
+            self.recall(topic)
+        } else {
+            Vec::new()
+        };
+        self.topics.fail(topic, error.clone(), now_ms);
+        self.fail_on_topic(place, error.clone());
+        for ticket in unsent {
+            self.fail_on_topic(self.place_of(ticket), error.clone());
+        }
+    }
+
+    /// What the brokers said of a topic that [`Self::topics_to_ask`] named.
+    pub fn topic_answer(&mut self, topic: TopicId, answer: TopicAnswer, now_ms: u64) {
+        match self.topics.answer(topic, answer, now_ms) {
+            Effect::Nothing => {}
+            Effect::Admit(waiting) => self.admit_all(topic, waiting),
+            Effect::Park(waiting, error) => {
+                for ticket in waiting {
+                    self.fail_on_topic(self.place_of(ticket), error.clone());
+                }
+            }
+            Effect::Move(partitions) => {
+                let unsent = self.recall(topic);
+                let waiting = self.topics.start_moving(topic, partitions, unsent, now_ms);
+                self.admit_all(topic, waiting);
+            }
+        }
+    }
+
+    /// Topics to ask the brokers about now. Each has at most one question open: the next one comes
+    /// after [`Self::topic_answer`].
+    pub fn topics_to_ask(&mut self, now_ms: u64) -> Vec<TopicId> {
+        self.topics.take_due(now_ms)
+    }
+
+    /// When [`Self::topics_to_ask`] will next have something.
+    pub fn next_ask_at(&self) -> Option<u64> {
+        self.topics.next_ask_at()
+    }
+
+    /// Parks an event that has not been published because its topic cannot be written.
+    fn fail_on_topic(&mut self, place: Place, error: Arc<str>) {
+        let (number, index) = place;
+        let step = &self.steps[(number - self.first) as usize];
+        let event = &step.events[index as usize];
+        match event.source {
+            Source::Parked { reason, .. } if reason.holds() => {
+                if step
+                    .stopped
+                    .get(&event.aggregate)
+                    .is_none_or(|&stopped| index < stopped)
+                {
+                    self.park(place, ParkReason::Topic, Some(error));
+                }
+            }
+            Source::Log | Source::Parked { .. } => {
+                if self.held.holds(event.aggregate, place) {
+                    self.park(place, ParkReason::Behind, None);
+                } else {
+                    self.park(place, ParkReason::Topic, Some(error));
+                }
+            }
+        }
+        self.decide(place);
+    }
+
+    /// All unsent events of a topic, in the order of reading, out of every queue.
+    fn recall(&mut self, topic: TopicId) -> Vec<Ticket> {
+        let mut unsent = self.topics.take_queued(topic);
+        let ready = std::mem::take(&mut self.ready);
+        for ticket in ready {
+            if self.event(ticket).topic == topic {
+                unsent.push(ticket);
+            } else {
+                self.ready.push_back(ticket);
+            }
+        }
+        unsent.sort_by_key(|&ticket| self.place_of(ticket));
+        unsent
+    }
+
+    fn admit_all(&mut self, topic: TopicId, tickets: Vec<Ticket>) {
+        for ticket in tickets {
+            let hash = self.event(ticket).key_hash;
+            self.topics.admit(topic, ticket, hash, &mut self.ready);
+        }
+    }
+
+    /// Drops the body of a step all of which was handed to the producer.
+    pub(super) fn free_body_sent_out(&mut self) {
+        if let Some(number) = self.sent_out.take()
+            && let Some(step) = self.steps.get_mut(number.wrapping_sub(self.first) as usize)
+        {
+            self.bytes -= step.free_body();
+        }
+    }
+
+    /// Undoes the wrapping of a ticket's step number.
+    fn place_of(&self, ticket: Ticket) -> Place {
+        (
+            self.first + u64::from(ticket.step.wrapping_sub(self.first as u32)),
+            ticket.index,
+        )
+    }
+
+    /// The place of an outstanding event; none if the ticket is not of one.
+    fn outstanding_place(&self, ticket: Ticket) -> Option<Place> {
+        let (number, index) = self.place_of(ticket);
+        let step = self.steps.get((number - self.first) as usize)?;
+        let state = step.states.get(index as usize)?;
+        (*state == State::Outstanding).then_some((number, index))
+    }
+}

@@ -1,0 +1,84 @@
+//! The window towards the tables: what a settle writes, and which parked rows are to be read.
+
+use super::Window;
+use super::event::AggregateKey;
+use super::step::{Repark, Settlement};
+use super::topics::TopicId;
+
+impl<B> Window<B> {
+    /// Whether the first step is complete.
+    pub fn settleable(&self) -> bool {
+        self.steps.front().is_some_and(|step| step.undecided == 0)
+    }
+
+    /// Takes the longest run of complete steps from the front. If its transaction fails, the window
+    /// is of no more use: drop it and start at the ledger.
+    pub fn take_settlement(&mut self) -> Option<Settlement> {
+        self.free_body_sent_out();
+        let mut settlement: Option<Settlement> = None;
+        while self.settleable() {
+            let step = self.steps.pop_front()?;
+            self.first += 1;
+            self.events -= step.events.len();
+            match &mut settlement {
+                Some(settlement) => settlement.merge(step.outcome),
+                None => settlement = Some(step.outcome),
+            }
+        }
+        settlement
+    }
+
+    /// The settle transaction has committed.
+    pub fn settled(&mut self, settlement: &Settlement) {
+        let counted = settlement
+            .parks
+            .iter()
+            .filter(|park| park.reason.holds())
+            .map(|park| park.aggregate);
+        let newly_counted = |repark: &&Repark| !repark.from.holds() && repark.reason.holds();
+        let counted = counted.chain(
+            settlement
+                .reparks
+                .iter()
+                .filter(newly_counted)
+                .map(|repark| repark.aggregate),
+        );
+        for aggregate in counted {
+            self.held.settle_park(aggregate);
+        }
+        for unpark in settlement.unparks.iter().filter(|unpark| unpark.from.holds()) {
+            self.held.settle_unpark(unpark.aggregate, unpark.from);
+        }
+        // Rows that reach the table after their topic was found again.
+        let topics = settlement.parks.iter().filter_map(|park| park.topic);
+        for topic in topics.chain(settlement.reparks.iter().filter_map(|repark| repark.topic)) {
+            self.topics.recover(topic);
+        }
+        if settlement.parked_step {
+            self.parked_steps = 0;
+            self.topics.recover_taken();
+        }
+    }
+
+    /// Aggregates whose parked rows may go now, those longest in line first: the relay reads their
+    /// rows, in seq order, as a step of parked events. Only aggregates with settled rows are named.
+    pub fn draining(&self) -> impl Iterator<Item = AggregateKey> {
+        self.held.draining()
+    }
+
+    /// Topics that were missing and are known again: the relay reads the rows parked for them
+    /// (reason `topic`), all topics in one query, in seq order, as a step of parked events. Empty while
+    /// such a step is in flight. After each they are named again, until a read finds nothing.
+    pub fn recovered_topics(&mut self) -> Vec<TopicId> {
+        if self.parked_step_in_flight() {
+            Vec::new()
+        } else {
+            self.topics.take_recovered()
+        }
+    }
+
+    /// Whether a step of parked events is not settled yet; then no other may be read.
+    pub fn parked_step_in_flight(&self) -> bool {
+        self.parked_steps > 0
+    }
+}

@@ -1,0 +1,349 @@
+//! The topics of a session: their names, what is known of each, and when to ask again.
+//!
+//! Unknown -> (partitions) Known; Unknown -> (missing for longer than the grace, or denied) Missing;
+//! Known -> (another partition count) Moving -> (nothing outstanding) Known;
+//! Known or Moving -> (a failure report) Missing -> (nothing outstanding, then partitions) Known.
+//!
+//! No answer is never an answer: in an outage topics stay what they are.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::event::Ticket;
+use super::lane::Lane;
+use crate::backoff::Backoff;
+use crate::partition::partition_of_hash;
+
+/// How old the partition count of a topic in use may get. Java's `metadata.max.age.ms` is 300 s.
+pub(super) const KNOWN_AGE_MS_MAX: u64 = 60_000;
+
+/// An interned topic name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TopicId(pub(super) u32);
+
+impl TopicId {
+    /// As the number of a question to the brokers; [`super::Window::topic_from_u64`] is the way back.
+    pub fn to_u64(self) -> u64 {
+        u64::from(self.0)
+    }
+}
+
+pub(super) enum State {
+    Unknown {
+        waiting: Vec<Ticket>,
+        missing_since: Option<u64>,
+        tries: u32,
+    },
+    Known {
+        lanes: Vec<Lane>,
+        ask_after: u64,
+    },
+    Moving {
+        partitions: u32,
+        waiting: Vec<Ticket>,
+        ask_after: u64,
+    },
+    Missing {
+        error: Arc<str>,
+    },
+}
+
+pub(super) struct Topic {
+    name: Arc<str>,
+    pub(super) state: State,
+    /// Handed to the producer and without a report.
+    pub(super) outstanding: u32,
+    pub(super) question_open: bool,
+    /// The answer to the open question is from before the topic failed.
+    pub(super) answer_stale: bool,
+    ask_at: Option<u64>,
+    pub(super) backoff: Backoff,
+    /// Failed since its last delivery: the back-off goes on where it was.
+    troubled: bool,
+    /// In the list of recovered topics.
+    recovered: bool,
+}
+
+pub(super) struct Topics {
+    by_name: HashMap<Arc<str>, TopicId>,
+    pub(super) topics: Vec<Topic>,
+    asks: BTreeSet<(u64, TopicId)>,
+    /// Known again, with rows parked for them that are to be read.
+    recovered: Vec<TopicId>,
+    /// Those last given out by [`Self::take_recovered`].
+    taken: Vec<TopicId>,
+    retry_backoff_ms: u64,
+    retry_backoff_max_ms: u64,
+    seed: u64,
+}
+
+impl Topics {
+    pub fn new(retry_backoff_ms: u64, retry_backoff_max_ms: u64, seed: u64) -> Topics {
+        Topics {
+            by_name: HashMap::new(),
+            topics: Vec::new(),
+            asks: BTreeSet::new(),
+            recovered: Vec::new(),
+            taken: Vec::new(),
+            retry_backoff_ms,
+            retry_backoff_max_ms,
+            seed,
+        }
+    }
+
+    pub fn intern(&mut self, name: &str) -> TopicId {
+        if let Some(&id) = self.by_name.get(name) {
+            return id;
+        }
+        let id = TopicId(self.topics.len() as u32);
+        let name: Arc<str> = name.into();
+        self.by_name.insert(name.clone(), id);
+        let seed = self.seed.wrapping_add(u64::from(id.0) << 32);
+        self.topics.push(Topic {
+            name,
+            state: State::Unknown {
+                waiting: Vec::new(),
+                missing_since: None,
+                tries: 0,
+            },
+            outstanding: 0,
+            question_open: false,
+            answer_stale: false,
+            ask_at: None,
+            backoff: Backoff::new(self.retry_backoff_ms, self.retry_backoff_max_ms, seed),
+            troubled: false,
+            recovered: false,
+        });
+        id
+    }
+
+    fn get(&self, id: TopicId) -> &Topic {
+        &self.topics[id.0 as usize]
+    }
+
+    fn get_mut(&mut self, id: TopicId) -> &mut Topic {
+        &mut self.topics[id.0 as usize]
+    }
+
+    pub fn name(&self, id: TopicId) -> &Arc<str> {
+        &self.get(id).name
+    }
+
+    /// Why nothing can be sent to the topic, if so.
+    pub fn missing(&self, id: TopicId) -> Option<&Arc<str>> {
+        match &self.get(id).state {
+            State::Missing { error } => Some(error),
+            _ => None,
+        }
+    }
+
+    pub fn all_missing(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
+        self.topics.iter().filter_map(|topic| match &topic.state {
+            State::Missing { error } => Some((&topic.name, error)),
+            _ => None,
+        })
+    }
+
+    /// Takes an unsent event of a topic that is not missing: into `ready` or into a queue of its own.
+    pub fn admit(&mut self, id: TopicId, ticket: Ticket, hash: u32, ready: &mut VecDeque<Ticket>) {
+        match &mut self.get_mut(id).state {
+            State::Known { lanes, .. } => {
+                let partition = partition_of_hash(hash, lanes.len() as u32);
+                lanes[partition as usize].admit(ticket, ready);
+            }
+            State::Unknown { waiting, .. } | State::Moving { waiting, .. } => waiting.push(ticket),
+            State::Missing { .. } => debug_assert!(false, "events of a missing topic are parked"),
+        }
+    }
+
+    /// The topic is in use: sees to it that what is known of it is neither absent nor old.
+    pub fn ask_if_old(&mut self, id: TopicId, now_ms: u64) {
+        let topic = self.get_mut(id);
+        match &mut topic.state {
+            State::Known { ask_after, .. } if *ask_after <= now_ms => {
+                *ask_after = now_ms + KNOWN_AGE_MS_MAX;
+                self.ask(id, now_ms);
+            }
+            State::Unknown { .. } if topic.ask_at.is_none() => self.ask(id, now_ms),
+            _ => {}
+        }
+    }
+
+    /// The partition for an event that is handed to the producer now.
+    pub fn sent(&mut self, id: TopicId, hash: u32) -> u32 {
+        let topic = self.get_mut(id);
+        topic.outstanding += 1;
+        match &topic.state {
+            State::Known { lanes, .. } => partition_of_hash(hash, lanes.len() as u32),
+            _ => unreachable!("only events of known topics are ready"),
+        }
+    }
+
+    pub fn unsent(&mut self, id: TopicId) {
+        self.get_mut(id).outstanding -= 1;
+    }
+
+    /// An event has its positive report. What may go now is put into `ready`, or returned to be
+    /// admitted again, in order.
+    pub fn delivered(&mut self, id: TopicId, hash: u32, ready: &mut VecDeque<Ticket>) -> Vec<Ticket> {
+        let topic = self.get_mut(id);
+        topic.outstanding -= 1;
+        if topic.troubled {
+            topic.troubled = false;
+            topic.backoff.reset();
+        }
+        if let State::Known { lanes, .. } = &mut topic.state {
+            let partition = partition_of_hash(hash, lanes.len() as u32);
+            lanes[partition as usize].delivered(ready);
+            return Vec::new();
+        }
+        self.finish_moving(id)
+    }
+
+    /// Everything of the topic that waits here, not in order, and not what is in `ready`.
+    pub fn take_queued(&mut self, id: TopicId) -> Vec<Ticket> {
+        match &mut self.get_mut(id).state {
+            State::Unknown { waiting, .. } | State::Moving { waiting, .. } => std::mem::take(waiting),
+            State::Known { lanes, .. } => {
+                let lanes = lanes.iter_mut().map(|lane| std::mem::replace(lane, Lane::cold()));
+                lanes.flat_map(Lane::into_queue).collect()
+            }
+            State::Missing { .. } => Vec::new(),
+        }
+    }
+
+    /// A failure report, or a failed send, of one outstanding event: the topic is missing until it
+    /// is known anew.
+    pub fn fail(&mut self, id: TopicId, error: Arc<str>, now_ms: u64) {
+        let topic = self.get_mut(id);
+        topic.outstanding -= 1;
+        if let State::Missing { error: last } = &mut topic.state {
+            *last = error;
+            return;
+        }
+        self.become_missing(id, error, now_ms);
+    }
+
+    /// A topic that had rows parked for it when the session began.
+    pub fn assume_missing(&mut self, id: TopicId, error: Arc<str>, now_ms: u64) {
+        let topic = self.get_mut(id);
+        if matches!(&topic.state, State::Unknown { waiting, .. } if waiting.is_empty()) {
+            topic.state = State::Missing { error };
+            self.ask(id, now_ms);
+        }
+    }
+
+    pub(super) fn become_missing(&mut self, id: TopicId, error: Arc<str>, now_ms: u64) {
+        let topic = self.get_mut(id);
+        topic.state = State::Missing { error };
+        topic.troubled = true;
+        if topic.question_open {
+            topic.answer_stale = true;
+        } else {
+            let delay = topic.backoff.next_delay_ms();
+            self.ask(id, now_ms + delay);
+        }
+    }
+
+    /// Called with all unsent events of the topic, in order, after [`super::answer::Effect::Move`]. Returns those
+    /// that can be admitted at once.
+    pub fn start_moving(&mut self, id: TopicId, partitions: u32, waiting: Vec<Ticket>, now_ms: u64) -> Vec<Ticket> {
+        self.get_mut(id).state = State::Moving {
+            partitions,
+            waiting,
+            ask_after: now_ms + KNOWN_AGE_MS_MAX,
+        };
+        self.finish_moving(id)
+    }
+
+    fn finish_moving(&mut self, id: TopicId) -> Vec<Ticket> {
+        let topic = self.get_mut(id);
+        match &mut topic.state {
+            State::Moving {
+                partitions,
+                waiting,
+                ask_after,
+            } if topic.outstanding == 0 => {
+                let (partitions, waiting) = (*partitions, std::mem::take(waiting));
+                topic.state = known(partitions, *ask_after);
+                waiting
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    pub(super) fn ask(&mut self, id: TopicId, at_ms: u64) {
+        let topic = &mut self.topics[id.0 as usize];
+        if topic.question_open {
+            return;
+        }
+        if let Some(before) = topic.ask_at.replace(at_ms) {
+            self.asks.remove(&(before, id));
+        }
+        self.asks.insert((at_ms, id));
+    }
+
+    pub fn take_due(&mut self, now_ms: u64) -> Vec<TopicId> {
+        let mut due = Vec::new();
+        while let Some(&(at_ms, id)) = self.asks.first()
+            && at_ms <= now_ms
+        {
+            self.asks.pop_first();
+            let topic = self.get_mut(id);
+            topic.ask_at = None;
+            topic.question_open = true;
+            due.push(id);
+        }
+        due
+    }
+
+    pub fn next_ask_at(&self) -> Option<u64> {
+        self.asks.first().map(|&(at_ms, _)| at_ms)
+    }
+
+    /// Rows parked for the topic are to be read, if it can be written.
+    pub fn recover(&mut self, id: TopicId) {
+        let topic = &mut self.topics[id.0 as usize];
+        let writable = matches!(topic.state, State::Known { .. } | State::Moving { .. });
+        if writable && !topic.recovered {
+            topic.recovered = true;
+            self.recovered.push(id);
+        }
+    }
+
+    /// Gives out the recovered topics. Until a read for them finds nothing, each settled step of
+    /// parked events brings them up again: see [`Self::recover_taken`].
+    pub fn from_u64(&self, number: u64) -> Option<TopicId> {
+        u32::try_from(number)
+            .ok()
+            .filter(|&index| (index as usize) < self.topics.len())
+            .map(TopicId)
+    }
+
+    pub fn has_recovered(&self) -> bool {
+        !self.recovered.is_empty()
+    }
+
+    pub fn take_recovered(&mut self) -> Vec<TopicId> {
+        let mut recovered = std::mem::take(&mut self.recovered);
+        recovered.retain(|&id| {
+            let topic = &mut self.topics[id.0 as usize];
+            topic.recovered = false;
+            !matches!(topic.state, State::Missing { .. })
+        });
+        self.taken.clone_from(&recovered);
+        recovered
+    }
+
+    /// A step of parked events was settled: its read may have been cut by a limit.
+    pub fn recover_taken(&mut self) {
+        for id in std::mem::take(&mut self.taken) {
+            self.recover(id);
+        }
+    }
+}
+
+pub(super) fn known(partitions: u32, ask_after: u64) -> State {
+    let lanes = (0..partitions).map(|_| Lane::cold()).collect();
+    State::Known { lanes, ask_after }
+}

@@ -1,0 +1,324 @@
+//! The producer of the fast lane: idempotent, gapless, one request in flight, no timeout.
+//!
+//! Owns one librdkafka client with its topics, and everything that came out of it and was not taken
+//! yet. Used by one thread, the relay's main thread, which never waits in here: it sleeps on
+//! `event_fd` and then calls `serve`, `topic_answers` and `take_logs`.
+//!
+//! Promises: a report is `Ok` only when a broker gave the record an offset. A record that was sent
+//! gets one report at most; after a fatal error or a purge it may get none. After the first failure
+//! of any record throw the producer away, or make sure that nothing of that partition follows.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use outbox_core::failure::Failure;
+use rdkafka::error::RDKafkaErrorCode as Code;
+
+use crate::error::{failure, fatal_failure};
+use crate::logs::{LogBook, LogLine, redact};
+use crate::metadata::{MetadataThread, TopicMetadata};
+use crate::native::{Client, Delivery, EventKind, Topic};
+use crate::outage::Outage;
+use crate::wake::{EventFd, spawn_without_signals};
+
+pub use crate::settings::Settings;
+
+/// Why there is no producer. Contains no secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProducerError(String);
+
+impl ProducerError {
+    pub(crate) fn new(text: String) -> ProducerError {
+        ProducerError(text)
+    }
+}
+
+impl fmt::Display for ProducerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ProducerError {}
+
+/// One Kafka record, borrowed while it is handed over.
+#[derive(Clone, Copy)]
+pub struct Record<'a> {
+    pub topic: &'a str,
+    /// May be empty, is never null.
+    pub key: &'a [u8],
+    pub payload: &'a [u8],
+    pub headers: &'a [(&'a str, &'a [u8])],
+    pub timestamp_ms: i64,
+}
+
+/// What became of the record that was sent with this ticket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    pub ticket: u64,
+    pub outcome: Result<(), Failure>,
+}
+
+/// Why a record was not taken. There will be no report for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SendError {
+    /// librdkafka's queue is full: send again after reports came in.
+    QueueFull,
+    Failed(Failure),
+}
+
+/// Topic handles kept. Beyond that, as with a topic for each event, all are made anew.
+const TOPICS_MAX: usize = 1000;
+
+pub struct Producer {
+    /// Present until the end.
+    client: Option<Arc<Client>>,
+    metadata: Option<MetadataThread>,
+    topics: RefCell<HashMap<String, Topic>>,
+    wake: Arc<EventFd>,
+    logs: RefCell<LogBook>,
+    outage: Arc<Outage>,
+    secrets: Vec<String>,
+}
+
+impl Producer {
+    /// Starts a producer; connecting goes on in the background and its failures are no error here.
+    pub fn new(settings: &Settings) -> Result<Producer, ProducerError> {
+        let secrets = settings.secrets();
+        let system = |error| ProducerError::new(format!("could not start the producer: {error}"));
+        let wake = Arc::new(EventFd::new().map_err(system)?);
+        let outage = Arc::new(Outage::default());
+        let client = Client::new(settings.conf()?).map_err(|text| ProducerError::new(redact(&text, &secrets)))?;
+        let client = Arc::new(client);
+        client.enable_io_event(wake.raw());
+        // librdkafka logged while it was made: its queue is not empty, and will not become so unless
+        // somebody is woken to empty it.
+        wake.signal();
+        let mut producer = Producer {
+            client: Some(Arc::clone(&client)),
+            metadata: None,
+            topics: RefCell::default(),
+            wake: Arc::clone(&wake),
+            logs: RefCell::new(LogBook::new(secrets.clone())),
+            outage: Arc::clone(&outage),
+            secrets,
+        };
+        let thread = MetadataThread::start(client, wake, outage, settings.allows_topic_creation());
+        producer.metadata = Some(thread.map_err(system)?);
+        Ok(producer)
+    }
+
+    /// Readable when `serve` or `topic_answers` may have something.
+    pub fn event_fd(&self) -> RawFd {
+        self.wake.raw()
+    }
+
+    /// Makes the descriptor unreadable and takes what librdkafka has to say, up to about
+    /// `max_events` reports (the reports of one batch are not divided). True: more is left, call
+    /// again before sleeping, for the descriptor will not become readable for it.
+    pub fn serve(&self, max_events: usize, out: &mut Vec<Report>) -> bool {
+        self.wake.drain();
+        let client = self.client();
+        let mut served = 0;
+        let mut delivered = false;
+        let more = loop {
+            // At least one poll a turn: it is also what arms librdkafka's next wake-up.
+            if let Some(event) = client.poll() {
+                match event.kind() {
+                    EventKind::Deliveries => {
+                        while let Some(delivery) = event.next_delivery() {
+                            let report = report(&delivery);
+                            delivered |= report.outcome.is_ok();
+                            out.push(report);
+                            served += 1;
+                        }
+                    }
+                    EventKind::Error(code, text) => {
+                        self.outage.trouble(code, redact(&text, &self.secrets));
+                        if let Some(metadata) = &self.metadata {
+                            metadata.look_again();
+                        }
+                        served += 1;
+                    }
+                    EventKind::Log(level, kind, text) => {
+                        self.logs.borrow_mut().add(level, &kind, &text, Instant::now());
+                        served += 1;
+                    }
+                    EventKind::Other => served += 1,
+                }
+            }
+            if client.events_waiting() == 0 {
+                break false;
+            }
+            if served >= max_events {
+                break true;
+            }
+        };
+        if delivered {
+            self.outage.contact();
+        }
+        more
+    }
+
+    /// Hands a record over to one partition. librdkafka copies all of it.
+    pub fn send(&self, record: &Record<'_>, partition: i32, ticket: u64) -> Result<(), SendError> {
+        let mut topics = self.topics.borrow_mut();
+        if !topics.contains_key(record.topic) {
+            if topics.len() >= TOPICS_MAX {
+                topics.clear();
+            }
+            let topic = Topic::new(self.client(), record.topic).map_err(|code| SendError::Failed(failure(code)))?;
+            topics.insert(record.topic.to_owned(), topic);
+        }
+        self.client()
+            .produce(&topics[record.topic], partition, record, ticket)
+            .map_err(|code| match code {
+                Code::QueueFull => SendError::QueueFull,
+                // After a fatal error every call returns its code; the cause says more.
+                code => SendError::Failed(self.fatal().unwrap_or_else(|| failure(code))),
+            })
+    }
+
+    /// Asks the brokers about a topic. The answer comes by `topic_answers` within some 5 seconds.
+    pub fn ask_topic(&self, topic: &str, question: u64) {
+        if let Some(metadata) = &self.metadata {
+            metadata.ask(topic, question);
+        }
+    }
+
+    /// The answers that have come since the last call.
+    pub fn topic_answers(&self) -> Vec<(u64, TopicMetadata)> {
+        self.metadata.as_ref().map_or_else(Vec::new, MetadataThread::answers)
+    }
+
+    /// The error after which this producer sends nothing more.
+    pub fn fatal(&self) -> Option<Failure> {
+        let (code, text) = self.client().fatal_error()?;
+        Some(fatal_failure(code, redact(&text, &self.secrets)))
+    }
+
+    /// What librdkafka logged, without secrets and limited in number.
+    pub fn take_logs(&self) -> Vec<LogLine> {
+        self.logs.borrow_mut().take(Instant::now())
+    }
+
+    /// Why no broker can be reached; `None` once one answered or acknowledged something.
+    pub fn outage(&self) -> Option<String> {
+        self.outage.text()
+    }
+
+    /// Messages, requests and events that librdkafka still holds.
+    pub fn queue_len(&self) -> usize {
+        self.client().outstanding()
+    }
+
+    /// Fails all that is not acknowledged; the reports (`Purged`) come by `serve`.
+    pub fn purge(&self) {
+        self.client().purge();
+    }
+
+    /// Ends the producer on a thread of its own. Never blocks; what is not acknowledged is dropped.
+    pub fn shut_down(mut self) -> Teardown {
+        self.begin_teardown()
+    }
+
+    fn client(&self) -> &Arc<Client> {
+        self.client.as_ref().expect("the client is present until the end")
+    }
+
+    fn begin_teardown(&mut self) -> Teardown {
+        let teardown = Teardown {
+            done: Arc::new(Done {
+                flag: AtomicBool::new(false),
+                wake: EventFd::new().ok(),
+            }),
+        };
+        let Some(client) = self.client.take() else {
+            teardown.done.set();
+            return teardown;
+        };
+        // From here on nobody writes to our descriptor, and the thread has the last reference.
+        client.disable_io_event();
+        self.topics.get_mut().clear();
+        let metadata = self.metadata.take().map(MetadataThread::close);
+        let done = Arc::clone(&teardown.done);
+        // Leaked if the thread cannot be started: blocking here would be worse, and the process that
+        // has no thread left will not live long.
+        let client = std::mem::ManuallyDrop::new(client);
+        let spawned = spawn_without_signals("outbox-teardown", move || {
+            if let Some(metadata) = metadata {
+                let _ = metadata.join();
+            }
+            client.purge();
+            drop(std::mem::ManuallyDrop::into_inner(client));
+            done.set();
+        });
+        if spawned.is_err() {
+            teardown.done.set();
+        }
+        teardown
+    }
+}
+
+impl Drop for Producer {
+    fn drop(&mut self) {
+        self.begin_teardown();
+    }
+}
+
+impl fmt::Debug for Producer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Producer").finish_non_exhaustive()
+    }
+}
+
+fn report(delivery: &Delivery) -> Report {
+    let outcome = match delivery.result {
+        Ok(()) if delivery.offset >= 0 => Ok(()),
+        // librdkafka concluded that the record was stored; no broker said so.
+        Ok(()) => Err(Failure::Unproven),
+        Err(code) => Err(failure(code)),
+    };
+    Report {
+        ticket: delivery.ticket,
+        outcome,
+    }
+}
+
+/// A producer that is coming to its end.
+#[derive(Debug)]
+pub struct Teardown {
+    done: Arc<Done>,
+}
+
+#[derive(Debug)]
+struct Done {
+    flag: AtomicBool,
+    /// Missing when the process has no descriptor left; then only `is_done` tells.
+    wake: Option<EventFd>,
+}
+
+impl Done {
+    fn set(&self) {
+        self.flag.store(true, Ordering::Release);
+        if let Some(wake) = &self.wake {
+            wake.signal();
+        }
+    }
+}
+
+impl Teardown {
+    /// Readable when it is done; -1 when there was no descriptor left.
+    pub fn event_fd(&self) -> RawFd {
+        self.done.wake.as_ref().map_or(-1, EventFd::raw)
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.done.flag.load(Ordering::Acquire)
+    }
+}

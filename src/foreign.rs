@@ -1,0 +1,96 @@
+//! Foreign rows: rows of outbox_log that bring an xid of their own (a restore, a clone's import, logical replication), and the UPDATE that is refused.
+//!
+//! A foreign row is re-stamped with the xid of the transaction that inserts it, so that the cursor finds it; it keeps its seq, so that a restore keeps
+//! its order; and it sets a stop, so that a restored copy does not publish its original's events. `outbox_arm()` lifts the stop.
+//!
+//! Invariant: a foreign row is never visible without a stop, unless somebody armed after it was. Both are written in one subtransaction; where a
+//! stop is there already, the lock on outbox_stop that the insert takes anyway makes outbox_arm() wait for this transaction's end.
+
+use crate::pg::call::{Args, Returned};
+use crate::pg::catalog::Schema;
+use crate::pg::error::raise;
+use crate::pg::spi::{self, Access, types};
+use crate::pg::{trigger, xact};
+use crate::wakeup;
+use pgrx::PgSqlErrorCode;
+use pgrx::prelude::*;
+use std::cell::Cell;
+
+/// A lifted sequence goes this much further than asked, so that a restore of a million rows does not log a million setvals.
+const LIFT_STRIDE: i64 = 1024;
+/// A seq above this lifts nothing: it would leave the sequence without numbers. A wrong seq costs order, never an event.
+const LIFT_MAX: i64 = i64::MAX / 2;
+
+thread_local! {
+    /// Transaction and subtransaction that have set the stop already.
+    static STOPPED: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+    /// The sequence is known to stand at least here.
+    static LIFTED: Cell<i64> = const { Cell::new(i64::MIN) };
+}
+
+/// Trigger `outbox_log_restamp`: BEFORE INSERT, for rows whose xid is not this transaction's.
+#[pg_extern(sql = false)]
+fn outbox_restamp(fcinfo: pg_sys::FunctionCallInfo) -> Returned {
+    let row = trigger::InsertedRow::of(fcinfo);
+    let schema = Args::new(fcinfo).schema();
+    let xid = xact::top_xid();
+    wakeup::relay_at_commit();
+    if STOPPED.get() != (xid, xact::subtransaction()) {
+        stop(&schema);
+        STOPPED.set((xid, xact::subtransaction()));
+    }
+    if let Some(seq) = row.i64(c"seq")
+        && seq > LIFTED.get()
+        && seq <= LIFT_MAX
+    {
+        lift(&schema, seq);
+        LIFTED.set(seq + LIFT_STRIDE);
+    }
+    Returned(row.with_u64(c"xid", xid))
+}
+
+fn stop(schema: &Schema) {
+    spi::connected(|spi| {
+        let sql = format!(
+            "INSERT INTO {}.outbox_stop (reason) VALUES ('rows that were not emitted here (a restore, an import or replication) arrived in outbox_log; \
+             nothing is published until somebody calls outbox_arm()') ON CONFLICT DO NOTHING",
+            schema.quoted
+        );
+        spi.execute(&spi.prepare(&sql, &[]), &[], Access::Write);
+    });
+}
+
+fn lift(schema: &Schema, seq: i64) {
+    spi::connected(|spi| {
+        let sql = format!(
+            "SELECT pg_catalog.setval('{0}.outbox_log_seq'::pg_catalog.regclass, $1) FROM {0}.outbox_log_seq WHERE last_value < $2",
+            schema.quoted.replace('\'', "''")
+        );
+        let plan = spi.prepare(&sql, &[types::INT8, types::INT8]);
+        spi.execute(&plan, &[Some((seq + LIFT_STRIDE).into()), Some(seq.into())], Access::Write);
+    });
+}
+
+/// Trigger `outbox_log_refuse_update`: BEFORE UPDATE, for each statement.
+#[pg_extern(sql = false)]
+fn outbox_refuse_update() -> Returned {
+    raise(
+        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        "an event cannot be changed after it was emitted".to_owned(),
+        Some("outbox_log is append-only; state, attempts and published_at of outbox_event are computed.".to_owned()),
+        "Emit another event with outbox_emit(). There is nothing to mark as published: the relay keeps a cursor.",
+    )
+}
+
+/// SQL `outbox_arm()`: lifts the stop. Waits for transactions that are bringing foreign rows in.
+#[pg_extern(sql = false)]
+fn outbox_arm(fcinfo: pg_sys::FunctionCallInfo) -> bool {
+    let schema = Args::new(fcinfo).schema();
+    wakeup::relay_at_commit();
+    spi::connected(|spi| {
+        let lock = spi.prepare(&format!("LOCK TABLE {}.outbox_stop IN SHARE ROW EXCLUSIVE MODE", schema.quoted), &[]);
+        spi.execute(&lock, &[], Access::Write);
+        let delete = spi.prepare(&format!("DELETE FROM {}.outbox_stop", schema.quoted), &[]);
+        spi.execute(&delete, &[], Access::Write).count() > 0
+    })
+}

@@ -1,0 +1,336 @@
+//! Every setting: name, meaning, unit, range, default and why. Workers take a [`Settings`] snapshot at one safe point of their loop and never look
+//! at a setting in between.
+//!
+//! What may differ per database is SUSET (ALTER DATABASE ... SET works); the rest belongs to the server and is SIGHUP. PostgreSQL does not tell a
+//! running session of ALTER DATABASE: the relay compares pg_db_role_setting on each reload and starts afresh when it changed.
+
+use crate::pg::catalog::c_string;
+use outbox_core::topic::TopicTemplate;
+use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
+use pgrx::pg_sys;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_void};
+
+/// On by default: a database with the extension and brokers publishes.
+static ENABLED: GucSetting<bool> = GucSetting::<bool>::new(true);
+static BROKERS: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
+/// Debezium's outbox router's name, so that consumers need not move.
+static TOPIC: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"outbox.event.{aggregate_type}"));
+static KAFKA_OPTIONS: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
+/// Rows of one step: large enough that a transaction's cost vanishes, small enough that a step takes some 10 ms.
+static BATCH_SIZE: GucSetting<i32> = GucSetting::<i32>::new(5_000);
+static BATCH_BYTES: GucSetting<i32> = GucSetting::<i32>::new(4 * 1024);
+static MAX_IN_FLIGHT_BYTES: GucSetting<i32> = GucSetting::<i32>::new(32 * 1024);
+static LEASE_DURATION: GucSetting<i32> = GucSetting::<i32>::new(30_000);
+/// Only a fallback (COMMIT PREPARED): one look costs a few hundred microseconds.
+static POLL_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(1_000);
+/// Under constant load; a stream that runs dry is settled at once.
+static SETTLE_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(100);
+/// Below the broker's default message.max.bytes (1,048,588) with room for the record's framing.
+static MAX_MESSAGE_BYTES: GucSetting<i32> = GucSetting::<i32>::new(1_000_000);
+static RETRY_BACKOFF: GucSetting<i32> = GucSetting::<i32>::new(500);
+static RETRY_BACKOFF_MAX: GucSetting<i32> = GucSetting::<i32>::new(30_000);
+static MAX_ATTEMPTS: GucSetting<i32> = GucSetting::<i32>::new(5);
+static RETENTION: GucSetting<i32> = GucSetting::<i32>::new(-1);
+
+/// Smallest limit worth having: below it the headers alone fill an event.
+const MESSAGE_BYTES_MIN: i32 = 1_024;
+/// librdkafka's own upper limit for message.max.bytes is 1,000,000,000; an event is copied a few times on its way.
+const MESSAGE_BYTES_MAX: i32 = 100_000_000;
+const DAY_MS: i32 = 86_400_000;
+
+/// Defines the settings and reserves their prefix. Called by _PG_init.
+pub fn define() {
+    // What may differ per database.
+    let database = || GucContext::Suset;
+    let server = || GucContext::Sighup;
+    let plain = GucFlags::empty();
+
+    GucRegistry::define_bool_guc(
+        c"outbox_ext.enabled",
+        c"Publishes this database's events.",
+        c"When off, events are emitted and wait.",
+        &ENABLED,
+        database(),
+        plain,
+    );
+    GucRegistry::define_string_guc(
+        c"outbox_ext.brokers",
+        c"Kafka brokers to start from, as host:port, separated by commas.",
+        c"Empty: events wait.",
+        &BROKERS,
+        database(),
+        plain,
+    );
+    string_with_check(
+        c"outbox_ext.topic",
+        c"Topic of an event that names none.",
+        c"{aggregate_type} and {event_type} are replaced by the event's.",
+        &TOPIC,
+        plain,
+        check_topic_template,
+    );
+    string_with_check(
+        c"outbox_ext.kafka_options",
+        c"Further librdkafka properties, as key=value separated by commas or white space.",
+        c"A value with commas or white space stands in single quotes. Properties that would break a promise are refused.",
+        &KAFKA_OPTIONS,
+        GucFlags::SUPERUSER_ONLY,
+        check_kafka_options,
+    );
+    GucRegistry::define_int_guc(
+        c"outbox_ext.batch_size",
+        c"Most events that one step reads.",
+        c"",
+        &BATCH_SIZE,
+        1,
+        100_000,
+        server(),
+        plain,
+    );
+    GucRegistry::define_int_guc(
+        c"outbox_ext.batch_bytes",
+        c"A step ends once it has read this much.",
+        c"Keys, headers and payloads are counted.",
+        &BATCH_BYTES,
+        64,
+        1024 * 1024,
+        server(),
+        GucFlags::UNIT_KB,
+    );
+    GucRegistry::define_int_guc(
+        c"outbox_ext.max_in_flight_bytes",
+        c"The relay reads no further while this much is read and not settled.",
+        c"Bounds the relay's memory: it holds about twice this much, plus one step.",
+        &MAX_IN_FLIGHT_BYTES,
+        64,
+        4 * 1024 * 1024 - 1,
+        server(),
+        GucFlags::UNIT_KB,
+    );
+    GucRegistry::define_int_guc(
+        c"outbox_ext.lease_duration",
+        c"A relay that has work and does not move for this long is succeeded.",
+        c"",
+        &LEASE_DURATION,
+        1_000,
+        DAY_MS,
+        server(),
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_int_guc(
+        c"outbox_ext.poll_interval",
+        c"The relay looks for events this often even when no commit woke it.",
+        c"Bounds the delay of prepared transactions, which wake nobody.",
+        &POLL_INTERVAL,
+        10,
+        DAY_MS,
+        server(),
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_int_guc(
+        c"outbox_ext.settle_interval",
+        c"Under constant load what Kafka acknowledged is settled this often.",
+        c"When the stream runs dry it is settled at once. Longer: fewer transactions, more duplicates after a crash.",
+        &SETTLE_INTERVAL,
+        0,
+        60_000,
+        server(),
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_int_guc(
+        c"outbox_ext.max_message_bytes",
+        c"Largest event: UTF-8 bytes of key, headers and payload together.",
+        c"Must fit the topics' max.message.bytes.",
+        &MAX_MESSAGE_BYTES,
+        MESSAGE_BYTES_MIN,
+        MESSAGE_BYTES_MAX,
+        server(),
+        GucFlags::UNIT_BYTE,
+    );
+    GucRegistry::define_int_guc(
+        c"outbox_ext.retry_backoff",
+        c"First pause before something that failed is tried again.",
+        c"Doubles with each failure, with jitter.",
+        &RETRY_BACKOFF,
+        10,
+        DAY_MS,
+        server(),
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_int_guc(
+        c"outbox_ext.retry_backoff_max",
+        c"Longest pause before something that failed is tried again.",
+        c"",
+        &RETRY_BACKOFF_MAX,
+        10,
+        DAY_MS,
+        server(),
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_int_guc(
+        c"outbox_ext.max_attempts",
+        c"An event that Kafka refuses by its own fault is given up after this many attempts.",
+        c"Outages and topics that cannot be written do not count.",
+        &MAX_ATTEMPTS,
+        1,
+        1_000_000,
+        server(),
+        plain,
+    );
+    GucRegistry::define_int_guc(
+        c"outbox_ext.retention",
+        c"Published events older than this are deleted.",
+        c"-1 keeps them for ever.",
+        &RETENTION,
+        -1,
+        i32::MAX,
+        database(),
+        GucFlags::UNIT_S,
+    );
+    #[allow(unsafe_code, reason = "pgrx has no wrapper")]
+    // SAFETY: copies the prefix; settings with it that nobody defined are errors from here on.
+    unsafe {
+        pg_sys::MarkGUCPrefixReserved(c"outbox_ext".as_ptr());
+    }
+}
+
+/// The server's and this database's settings at one moment.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Settings {
+    pub enabled: bool,
+    pub brokers: String,
+    pub topic: String,
+    pub kafka_options: String,
+    pub batch_size: usize,
+    pub batch_bytes: usize,
+    pub max_in_flight_bytes: usize,
+    pub lease_duration_ms: u64,
+    pub poll_interval_ms: u64,
+    pub settle_interval_ms: u64,
+    pub max_message_bytes: usize,
+    pub retry_backoff_ms: u64,
+    pub retry_backoff_max_ms: u64,
+    pub max_attempts: i32,
+    /// Seconds, None for ever.
+    pub retention_s: Option<u64>,
+}
+
+impl Settings {
+    pub fn current() -> Settings {
+        Settings {
+            enabled: ENABLED.get(),
+            brokers: string(&BROKERS),
+            topic: string(&TOPIC),
+            kafka_options: string(&KAFKA_OPTIONS),
+            batch_size: BATCH_SIZE.get() as usize,
+            batch_bytes: BATCH_BYTES.get() as usize * 1024,
+            max_in_flight_bytes: MAX_IN_FLIGHT_BYTES.get() as usize * 1024,
+            lease_duration_ms: LEASE_DURATION.get() as u64,
+            poll_interval_ms: POLL_INTERVAL.get() as u64,
+            settle_interval_ms: SETTLE_INTERVAL.get() as u64,
+            max_message_bytes: max_message_bytes(),
+            retry_backoff_ms: RETRY_BACKOFF.get() as u64,
+            retry_backoff_max_ms: (RETRY_BACKOFF_MAX.get() as u64).max(RETRY_BACKOFF.get() as u64),
+            max_attempts: MAX_ATTEMPTS.get(),
+            retention_s: u64::try_from(RETENTION.get()).ok(),
+        }
+    }
+}
+
+/// Bytes that key, headers and payload of an event may have together.
+pub fn max_message_bytes() -> usize {
+    MAX_MESSAGE_BYTES.get() as usize
+}
+
+fn string(setting: &GucSetting<Option<CString>>) -> String {
+    setting.get().map(|value| value.to_string_lossy().trim().to_owned()).unwrap_or_default()
+}
+
+/// Calls `body` with the parsed outbox_ext.topic, parsed again only when it changed.
+pub fn with_topic_template<R>(body: impl FnOnce(&TopicTemplate) -> R) -> R {
+    thread_local! {
+        static PARSED: RefCell<Option<(CString, TopicTemplate)>> = const { RefCell::new(None) };
+    }
+    let text = TOPIC.get().unwrap_or_default();
+    PARSED.with_borrow_mut(|parsed| {
+        if parsed.as_ref().is_none_or(|(known, _)| *known != text) {
+            match TopicTemplate::parse(&text.to_string_lossy()) {
+                Ok(template) => *parsed = Some((text, template)),
+                // The check hook lets nothing through that does not parse.
+                Err(error) => pgrx::error!("outbox_ext.topic: {error}"),
+            }
+        }
+        match parsed {
+            Some((_, template)) => body(template),
+            None => unreachable!("set above"),
+        }
+    })
+}
+
+type CheckHook = unsafe extern "C-unwind" fn(*mut *mut c_char, *mut *mut c_void, pg_sys::GucSource::Type) -> bool;
+
+#[allow(unsafe_code, reason = "pgrx marks check hooks as unsafe")]
+fn string_with_check(
+    name: &'static CStr,
+    short: &'static CStr,
+    long: &'static CStr,
+    setting: &'static GucSetting<Option<CString>>,
+    flags: GucFlags,
+    hook: CheckHook,
+) {
+    // SAFETY: the hooks below are guarded.
+    unsafe { GucRegistry::define_string_guc_with_hooks(name, short, long, setting, GucContext::Suset, flags, Some(hook), None, None) }
+}
+
+#[allow(unsafe_code, reason = "a hook that PostgreSQL calls")]
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn check_topic_template(value: *mut *mut c_char, _extra: *mut *mut c_void, _source: pg_sys::GucSource::Type) -> bool {
+    // SAFETY: PostgreSQL passes the new value.
+    unsafe {
+        accept(value, |text| TopicTemplate::parse(text).map(|_| ()).map_err(|error| (error.to_string(), error.hint().to_owned())))
+    }
+}
+
+#[allow(unsafe_code, reason = "a hook that PostgreSQL calls")]
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn check_kafka_options(value: *mut *mut c_char, _extra: *mut *mut c_void, _source: pg_sys::GucSource::Type) -> bool {
+    // SAFETY: PostgreSQL passes the new value.
+    unsafe {
+        accept(value, |text| {
+            outbox_kafka::parse_options(text)
+                .and_then(|options| outbox_kafka::check_options(&options))
+                .map_err(|error| (error.to_string(), error.hint().unwrap_or_default().to_owned()))
+        })
+    }
+}
+
+/// Runs a check over a string setting's new value; on refusal leaves detail and hint where guc.c looks for them.
+///
+/// # Safety
+/// `value` is a check hook's first argument.
+#[allow(unsafe_code, reason = "speaks guc.c's protocol")]
+unsafe fn accept(value: *mut *mut c_char, check: impl FnOnce(&str) -> Result<(), (String, String)>) -> bool {
+    // SAFETY: the value is NULL or a C string; the texts are copied into the context that guc.c clears.
+    unsafe {
+        if (*value).is_null() {
+            return true;
+        }
+        let text = CStr::from_ptr(*value).to_string_lossy();
+        let Err((detail, hint)) = check(&text) else { return true };
+        let keep = |text: String| pg_sys::MemoryContextStrdup(pg_sys::ErrorContext, c_string(&text.replace('\0', " ")).as_ptr());
+        pg_sys::GUC_check_errdetail_string = keep(sentence(detail));
+        if !hint.is_empty() {
+            pg_sys::GUC_check_errhint_string = keep(hint);
+        }
+        false
+    }
+}
+
+/// Details are sentences.
+fn sentence(text: String) -> String {
+    let mut chars = text.chars();
+    let first = chars.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
+    let rest: String = chars.collect();
+    if rest.ends_with('.') { first + &rest } else { first + &rest + "." }
+}

@@ -1,0 +1,105 @@
+//! Arguments of SQL-callable functions, read without converting what is not looked at: a jsonb argument stays a datum.
+
+use super::catalog::Schema;
+use pgrx::pg_sys::{Datum, FunctionCallInfo, Oid};
+use pgrx::callconv::{BoxRet, FcInfo};
+use pgrx::pgrx_sql_entity_graph::metadata::{ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin};
+use pgrx::{FromDatum, pg_sys};
+
+/// The arguments of the function call in progress.
+#[derive(Clone, Copy)]
+pub struct Args {
+    fcinfo: FunctionCallInfo,
+}
+
+impl Args {
+    /// `fcinfo` is what PostgreSQL handed to the function that is running.
+    pub fn new(fcinfo: FunctionCallInfo) -> Self {
+        assert!(!fcinfo.is_null());
+        Args { fcinfo }
+    }
+
+    /// The datum of argument `index`, None for NULL.
+    pub fn datum(&self, index: usize) -> Option<Datum> {
+        // SAFETY: fcinfo is valid while the call runs, and pgrx checks the index against nargs.
+        unsafe { pgrx::fcinfo::pg_getarg_datum(self.fcinfo, index) }
+    }
+
+    /// Argument `index` as text, None for NULL.
+    pub fn text(&self, index: usize) -> Option<&str> {
+        // SAFETY: the callers' SQL declarations say text; the memory lives as long as the call.
+        self.datum(index).and_then(|datum| unsafe { <&str>::from_datum(datum, false) })
+    }
+
+    /// The schema of the running function, which is the extension's.
+    pub fn schema(&self) -> Schema {
+        // SAFETY: flinfo is set for every call through fmgr.
+        let function: Oid = unsafe { (*(*self.fcinfo).flinfo).fn_oid };
+        // SAFETY: a system cache look-up.
+        Schema::of(unsafe { pg_sys::get_func_namespace(function) })
+    }
+}
+
+/// A function's result as a datum of the type that its SQL declaration says.
+pub struct Returned(pub Datum);
+
+// SAFETY: hands the datum on as it is.
+unsafe impl BoxRet for Returned {
+    unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> pgrx::datum::Datum<'fcx> {
+        // SAFETY: the caller returns it to PostgreSQL at once.
+        unsafe { fcinfo.return_raw_datum(self.0) }
+    }
+}
+
+// SAFETY: no SQL is generated from these functions; the install script is written by hand.
+unsafe impl SqlTranslatable for Returned {
+    const TYPE_IDENT: &'static str = "outbox_ext::pg::call::Returned";
+    const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;
+    const ARGUMENT_SQL: Result<SqlMappingRef, ArgumentError> = Ok(SqlMappingRef::Skip);
+    const RETURN_SQL: Result<ReturnsRef, ReturnsError> = Ok(ReturnsRef::One(SqlMappingRef::Skip));
+}
+
+/// Bytes of `jsonb::text` for a jsonb datum, without making a text value of it.
+pub fn jsonb_text_len(jsonb: Datum) -> usize {
+    // SAFETY: the caller's SQL declaration says jsonb; JsonbToCString (the body of jsonb_out) appends to the StringInfo it is given.
+    unsafe {
+        let varlena = pg_sys::pg_detoast_datum(jsonb.cast_mut_ptr());
+        let jsonb: *mut pg_sys::Jsonb = varlena.cast();
+        let text = pg_sys::makeStringInfo();
+        pg_sys::JsonbToCString(text, &raw mut (*jsonb).root, pgrx::varsize_4b(varlena) as i32);
+        let len = (*text).len as usize;
+        pg_sys::pfree((*text).data.cast());
+        pg_sys::pfree(text.cast());
+        len
+    }
+}
+
+/// `text` form of a jsonb datum.
+pub fn jsonb_text(jsonb: Datum) -> String {
+    // SAFETY: as in jsonb_text_len; the C string is copied before it is freed.
+    unsafe {
+        let varlena = pg_sys::pg_detoast_datum(jsonb.cast_mut_ptr());
+        let jsonb: *mut pg_sys::Jsonb = varlena.cast();
+        let text = pg_sys::JsonbToCString(std::ptr::null_mut(), &raw mut (*jsonb).root, pgrx::varsize_4b(varlena) as i32);
+        let owned = std::ffi::CStr::from_ptr(text).to_string_lossy().into_owned();
+        pg_sys::pfree(text.cast());
+        owned
+    }
+}
+
+/// The text or bytea of a varlena datum, copied to the end of `out`; returns how many bytes.
+pub fn append_varlena(datum: Datum, out: &mut Vec<u8>) -> usize {
+    // SAFETY: the caller selected a text column; a detoasted copy, if one is made, lives in the current memory context.
+    unsafe {
+        let varlena = pg_sys::pg_detoast_datum_packed(datum.cast_mut_ptr());
+        let bytes = pgrx::varlena::varlena_to_byte_slice(varlena);
+        out.extend_from_slice(bytes);
+        bytes.len()
+    }
+}
+
+/// The 16 bytes of a uuid datum.
+pub fn uuid_bytes(datum: Datum) -> [u8; 16] {
+    // SAFETY: the caller selected a uuid column: a pointer to 16 bytes.
+    unsafe { *datum.cast_mut_ptr::<[u8; 16]>() }
+}

@@ -1,0 +1,44 @@
+//! Errors as PostgreSQL shows them: SQLSTATE, primary message, detail, hint. Modules raise through [`raise`]; workers catch into
+//! [`ServerError`].
+
+use pgrx::pg_sys::panic::CaughtError;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::{PgLogLevel, PgSqlErrorCode};
+
+/// Raises an ERROR in the current transaction. Never returns.
+pub fn raise(code: PgSqlErrorCode, message: String, detail: Option<String>, hint: &str) -> ! {
+    let mut report = ErrorReport::new(code, message, "outbox_ext");
+    if let Some(detail) = detail {
+        report = report.set_detail(detail);
+    }
+    if !hint.is_empty() {
+        report = report.set_hint(hint);
+    }
+    report.report(PgLogLevel::ERROR);
+    unreachable!("an ERROR does not return");
+}
+
+/// Writes a WARNING with a hint.
+pub fn warn(message: &str, hint: &str) {
+    ErrorReport::new(PgSqlErrorCode::ERRCODE_WARNING, message.to_owned(), "outbox_ext").set_hint(hint).report(PgLogLevel::WARNING);
+}
+
+/// What a failed transaction of a worker left behind: its message, already rolled back.
+#[derive(Debug)]
+pub struct ServerError {
+    pub message: String,
+}
+
+impl From<&CaughtError> for ServerError {
+    fn from(caught: &CaughtError) -> Self {
+        let report = match caught {
+            CaughtError::PostgresError(e) | CaughtError::ErrorReport(e) | CaughtError::RustPanic { ereport: e, .. } => e,
+        };
+        let mut message = report.message().to_owned();
+        if let Some(detail) = report.detail() {
+            message.push_str(": ");
+            message.push_str(detail);
+        }
+        ServerError { message }
+    }
+}

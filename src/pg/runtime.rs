@@ -1,0 +1,128 @@
+//! The life of a worker process: signals, latch waits, reloads, what pg_stat_activity shows, and how it ends. The only module that looks at
+//! signal flags, so that nobody swallows another's.
+//!
+//! SIGTERM only sets a flag (PostgreSQL's SignalHandlerForShutdownRequest): the worker leaves at its own safe point. Lock waits are bounded by
+//! lock_timeout instead, since SIGTERM does not cut them short.
+
+use pgrx::pg_sys;
+use std::ffi::{CString, c_int};
+use std::os::fd::RawFd;
+
+unsafe extern "C-unwind" {
+    // postmaster/interrupt.h. Declared here without pgrx's guard, which is not made to run inside a signal handler.
+    fn SignalHandlerForConfigReload(signal: c_int);
+    fn SignalHandlerForShutdownRequest(signal: c_int);
+}
+
+/// Why a wait ended.
+pub struct Wake {
+    pub postmaster_died: bool,
+}
+
+/// Installs the handlers and lets signals through. The first thing a worker does.
+pub fn start() {
+    // SAFETY: signals are blocked until BackgroundWorkerUnblockSignals; the handlers are async-signal-safe C functions of the server.
+    unsafe {
+        pg_sys::pqsignal(pg_sys::SIGHUP as i32, Some(SignalHandlerForConfigReload));
+        pg_sys::pqsignal(pg_sys::SIGTERM as i32, Some(SignalHandlerForShutdownRequest));
+        pg_sys::BackgroundWorkerUnblockSignals();
+    }
+}
+
+/// Whether somebody asked this process to end.
+pub fn shutdown_requested() -> bool {
+    // SAFETY: a sig_atomic_t that only the handler writes.
+    unsafe { (&raw const pg_sys::ShutdownRequestPending).read_volatile() != 0 }
+}
+
+/// Takes over a reload of the configuration, if one was signalled. True if so.
+pub fn take_reload() -> bool {
+    // SAFETY: the flag is cleared before the files are read, so that a signal in between is not lost.
+    unsafe {
+        if (&raw const pg_sys::ConfigReloadPending).read_volatile() == 0 {
+            return false;
+        }
+        (&raw mut pg_sys::ConfigReloadPending).write_volatile(0);
+        pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
+        true
+    }
+}
+
+/// Sleeps until the latch is set, `fd` becomes readable, or the time is over. Answers interrupts (procsignal barriers, without which DROP
+/// DATABASE of any database would hang) and leaves the latch reset.
+pub fn wait(fd: Option<RawFd>, timeout_ms: Option<u64>) -> Wake {
+    let mut events = pg_sys::WL_LATCH_SET | pg_sys::WL_POSTMASTER_DEATH;
+    if fd.is_some() {
+        events |= pg_sys::WL_SOCKET_READABLE;
+    }
+    if timeout_ms.is_some() {
+        events |= pg_sys::WL_TIMEOUT;
+    }
+    // SAFETY: MyLatch belongs to this process; the fd is open (its owner outlives the wait).
+    let happened = unsafe {
+        let happened = pg_sys::WaitLatchOrSocket(
+            pg_sys::MyLatch,
+            events as i32,
+            fd.unwrap_or(pg_sys::PGINVALID_SOCKET),
+            timeout_ms.unwrap_or(0).min(i32::MAX as u64) as std::ffi::c_long,
+            pg_sys::PG_WAIT_EXTENSION,
+        ) as u32;
+        pg_sys::ResetLatch(pg_sys::MyLatch);
+        happened
+    };
+    pgrx::check_for_interrupts!();
+    Wake { postmaster_died: happened & pg_sys::WL_POSTMASTER_DEATH != 0 }
+}
+
+/// Address of this process's latch, for shared memory. It stays valid memory as long as the server runs: after this process is gone a wake-up by
+/// it is at most a spurious one of another process.
+pub fn my_latch() -> usize {
+    // SAFETY: reads a pointer.
+    unsafe { pg_sys::MyLatch as usize }
+}
+
+/// Sets a latch whose address came from [`my_latch`].
+pub fn set_latch(address: usize) {
+    // SAFETY: points into shared memory that lives as long as the server.
+    unsafe { pg_sys::SetLatch(address as *mut pg_sys::Latch) };
+}
+
+/// What pg_stat_activity shows as this worker's query.
+pub fn report_activity(text: &str) {
+    let text = CString::new(text).unwrap_or_default();
+    // SAFETY: copied into shared memory.
+    unsafe { pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_IDLE, text.as_ptr()) };
+}
+
+/// Sets a setting for this process only, whatever files, databases or roles say.
+pub fn set_for_process(name: &str, value: &str) {
+    let (name, value) = (super::catalog::c_string(name), super::catalog::c_string(value));
+    // SAFETY: PGC_S_SESSION outranks files, database and role.
+    unsafe { pg_sys::SetConfigOption(name.as_ptr(), value.as_ptr(), pg_sys::GucContext::PGC_SUSET, pg_sys::GucSource::PGC_S_SESSION) };
+}
+
+/// Registers `callback` to run when this process ends, also by FATAL. Shared memory is still there then.
+pub fn on_exit(callback: unsafe extern "C-unwind" fn(c_int, pg_sys::Datum)) {
+    // SAFETY: registered once a process.
+    unsafe { pg_sys::before_shmem_exit(Some(callback), pg_sys::Datum::from(0)) };
+}
+
+/// Sends pending statistics now: called before a long sleep.
+pub fn flush_statistics() {
+    // SAFETY: outside any transaction.
+    unsafe { pg_sys::pgstat_report_stat(true) };
+}
+
+/// Ends the process. The postmaster starts a static worker again after code 1, never after 0; a worker started once stays away after either.
+pub fn exit(code: i32) -> ! {
+    // SAFETY: runs the exit callbacks and does not return.
+    unsafe { pg_sys::proc_exit(code) }
+}
+
+/// Milliseconds of the machine's monotonic clock: comparable between processes, never set back.
+pub fn monotonic_ms() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes to `time`.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
+}

@@ -1,0 +1,228 @@
+//! The relay: one process for each database that has the extension. It leases the stream of events, reads them in steps, publishes them to Kafka and
+//! settles what Kafka acknowledged.
+//!
+//! This file owns the process: it connects, finds out whether there is anything to do, runs one [`session`] after the other, pauses between them when
+//! they end in trouble, and leaves. [`session`] is the loop itself, [`store`] every SQL text, [`step`] the rows of a step, [`report`] log and status.
+//! What is decided without a server is in outbox-core; what touches librdkafka is in outbox-kafka.
+
+mod report;
+mod session;
+mod step;
+mod store;
+
+use crate::guc::Settings;
+use crate::pg::spi;
+use crate::pg::txn::{self, Isolation};
+use crate::pg::{runtime, worker};
+use crate::shmem::{Board, Phase, Slot, State, board};
+use outbox_kafka::Teardown;
+use pgrx::prelude::*;
+use report::Reporter;
+use session::{End, Place, Session};
+use std::cell::{Cell, RefCell};
+use step::Body;
+
+/// While there is nothing to do, whether the extension is still there is looked at this often.
+const EXTENSION_CHECK_MS: u64 = 10_000;
+/// At its end the process waits this long for producers to be torn down. librdkafka joins its threads, which a stuck name resolution can hold up for
+/// half a minute; nobody is to wait for that.
+const TEARDOWN_MS: u64 = 800;
+
+thread_local! {
+    /// Slot and generation of this process, for the exit callback.
+    static MINE: Cell<Option<(usize, u32)>> = const { Cell::new(None) };
+    static LEAVING: Cell<Phase> = const { Cell::new(Phase::Failed) };
+    static DATABASE_SETTINGS: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Main function of a relay process. The argument holds the slot and its generation.
+#[allow(unsafe_code, reason = "the symbol's name is given to the postmaster")]
+#[pgrx::pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn outbox_relay_main(argument: pg_sys::Datum) {
+    runtime::start();
+    let Some(board) = board() else { runtime::exit(0) };
+    let (index, generation) = (argument.value() & 0xffff_ffff, (argument.value() >> 32) as u32);
+    let slot = board.slot(index);
+    if slot.generation() != generation {
+        runtime::exit(0);
+    }
+    MINE.set(Some((index, generation)));
+    runtime::on_exit(left);
+    worker::connect(pg_sys::Oid::from(slot.database()));
+    store::prepare_session();
+    let phase = serve(board, index, generation);
+    LEAVING.set(phase);
+    runtime::exit(0);
+}
+
+/// Runs at the end of the process, whatever ends it: gives the slot back and tells the launcher.
+#[allow(unsafe_code, reason = "a callback that PostgreSQL calls")]
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn left(_code: i32, _argument: pg_sys::Datum) {
+    if let (Some(board), Some((index, generation))) = (board(), MINE.get()) {
+        let slot = board.slot(index);
+        // A process that was succeeded leaves the slot to its successor.
+        if slot.generation() == generation {
+            slot.leave(LEAVING.get());
+        }
+        board.wake_launcher();
+    }
+}
+
+/// Serves the database until something ends the process; the phase tells the launcher what to do next.
+fn serve(board: &'static Board, index: usize, generation: u32) -> Phase {
+    let slot = board.slot(index);
+    match extension_is_there() {
+        Ok(true) => {}
+        Ok(false) => return Phase::Absent,
+        Err(error) => {
+            pgrx::log!("outbox_ext relay could not look for the extension: {error:?}");
+            return Phase::Failed;
+        }
+    }
+    slot.occupy(std::process::id() as i32, runtime::my_latch());
+    board.wake_launcher();
+    runtime::report_activity("publishes this database's outbox to Kafka");
+    let _ = database_settings_changed();
+    let mut reporter = Reporter::new(index);
+    let mut teardowns = Teardowns::default();
+    let mut settings = Settings::current();
+    let mut backoff = session::backoff(&settings);
+    let phase = loop {
+        let started = runtime::monotonic_ms();
+        let end = if !settings.enabled {
+            idle(slot, generation, State::Disabled, None, &mut reporter)
+        } else if settings.brokers.is_empty() {
+            idle(slot, generation, State::NoBrokers, None, &mut reporter)
+        } else {
+            match Session::open(&settings, slot, generation, &mut reporter) {
+                Ok(session) => session.run(&mut teardowns),
+                Err(end) => end,
+            }
+        };
+        if runtime::monotonic_ms() > started + settings.retry_backoff_max_ms {
+            backoff.reset();
+        }
+        let end = match end {
+            End::Trouble(text) => {
+                reporter.tell(State::Running, Some(text));
+                pause(slot, generation, backoff.next_delay_ms())
+            }
+            End::Refused(text) => idle(slot, generation, State::Refused, Some(text), &mut reporter),
+            End::Misconfigured(text) => idle(slot, generation, State::Misconfigured, Some(text), &mut reporter),
+            end => end,
+        };
+        match end {
+            End::Shutdown => break Phase::Left,
+            End::Superseded if slot.generation() != generation => break Phase::Left,
+            End::Extension => match extension_is_there() {
+                Ok(true) => {}
+                Ok(false) => break Phase::Absent,
+                Err(_) => break Phase::Failed,
+            },
+            End::DatabaseSettings => break Phase::Left,
+            _ => {}
+        }
+        settings = Settings::current();
+    };
+    teardowns.wait();
+    phase
+}
+
+/// Sleeps in a state in which nothing is published, until a reload, or until the extension or the slot is gone.
+fn idle(slot: &Slot, generation: u32, state: State, error: Option<String>, reporter: &mut Reporter) -> End {
+    slot.set_state(state);
+    reporter.tell(state, error);
+    runtime::flush_statistics();
+    loop {
+        slot.beat();
+        slot.take_wake();
+        if runtime::shutdown_requested() {
+            return End::Shutdown;
+        }
+        if slot.generation() != generation {
+            return End::Superseded;
+        }
+        if runtime::take_reload() {
+            return after_reload();
+        }
+        match extension_is_there() {
+            Ok(true) => {}
+            Ok(false) | Err(_) => return End::Extension,
+        }
+        if runtime::wait(None, Some(EXTENSION_CHECK_MS)).postmaster_died {
+            return End::Shutdown;
+        }
+    }
+}
+
+/// Sleeps between two sessions.
+fn pause(slot: &Slot, generation: u32, ms: u64) -> End {
+    let until = runtime::monotonic_ms() + ms;
+    loop {
+        slot.beat();
+        let now = runtime::monotonic_ms();
+        if runtime::shutdown_requested() {
+            return End::Shutdown;
+        }
+        if slot.generation() != generation {
+            return End::Superseded;
+        }
+        if runtime::take_reload() {
+            return after_reload();
+        }
+        if now >= until {
+            return End::Settings;
+        }
+        if runtime::wait(None, Some(until - now)).postmaster_died {
+            return End::Shutdown;
+        }
+    }
+}
+
+fn after_reload() -> End {
+    if database_settings_changed().unwrap_or(true) { End::DatabaseSettings } else { End::Settings }
+}
+
+fn extension_is_there() -> Result<bool, crate::pg::error::ServerError> {
+    txn::run(Isolation::ReadCommitted, |transaction| {
+        transaction.snapshot();
+        spi::connected(|spi| Place::find(spi).is_some())
+    })
+}
+
+/// Whether what ALTER DATABASE and ALTER ROLE set for this session differs from the last time this was asked.
+fn database_settings_changed() -> Result<bool, crate::pg::error::ServerError> {
+    let now = txn::run(Isolation::ReadCommitted, |transaction| {
+        transaction.snapshot();
+        spi::connected(store::database_settings)
+    })?;
+    Ok(DATABASE_SETTINGS.with_borrow_mut(|known| std::mem::replace(known, now.clone()) != now))
+}
+
+/// Producers that are being torn down on threads of their own.
+#[derive(Default)]
+pub struct Teardowns(Vec<Teardown>);
+
+impl Teardowns {
+    pub fn push(&mut self, teardown: Teardown) {
+        self.0.retain(|old| !old.is_done());
+        self.0.push(teardown);
+    }
+
+    /// Before the process ends: OpenSSL is cleaned up at exit and must not be in use then.
+    fn wait(&mut self) {
+        let deadline = runtime::monotonic_ms() + TEARDOWN_MS;
+        while let Some(teardown) = self.0.last() {
+            let now = runtime::monotonic_ms();
+            if teardown.is_done() {
+                self.0.pop();
+            } else if now >= deadline || teardown.event_fd() < 0 {
+                return;
+            } else {
+                runtime::wait(Some(teardown.event_fd()), Some(deadline - now));
+            }
+        }
+    }
+}

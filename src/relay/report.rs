@@ -1,0 +1,54 @@
+//! What the relay says in the server log and as its last error: each change of state once, librdkafka's own lines as they come (outbox-kafka limits
+//! their number). Never a payload, a key or a secret.
+
+use crate::shmem::{self, State};
+use outbox_kafka::{Level, LogLine};
+
+/// Remembers what was said.
+pub struct Reporter {
+    slot: usize,
+    told: Option<(State, Option<String>)>,
+}
+
+impl Reporter {
+    pub fn new(slot: usize) -> Reporter {
+        shmem::set_error(slot, "");
+        Reporter { slot, told: None }
+    }
+
+    /// The relay is in this state, for this reason. Logs a change.
+    pub fn tell(&mut self, state: State, error: Option<String>) {
+        let calm = |state| matches!(state, State::Running | State::Idle | State::Starting);
+        match &self.told {
+            Some((told, text)) if *text == error && (*told == state || (calm(*told) && calm(state))) => return,
+            _ => {}
+        }
+        shmem::set_error(self.slot, error.as_deref().unwrap_or_default());
+        let was_calm = self.told.as_ref().is_none_or(|(told, text)| calm(*told) && text.is_none());
+        match (state, &error) {
+            (State::Refused | State::Misconfigured | State::Damaged | State::ForeignRows, Some(text)) => {
+                pgrx::warning!("outbox_ext relay publishes nothing: {text}");
+            }
+            // The texts of one outage differ from broker to broker; its beginning is news, the rest is not.
+            (State::Outage, _) if self.told.as_ref().is_some_and(|(told, _)| *told == State::Outage) => {}
+            (State::Outage, Some(text)) => pgrx::log!("outbox_ext relay cannot reach Kafka; events wait: {text}"),
+            (_, Some(text)) => pgrx::log!("outbox_ext relay: {text}"),
+            (State::NoBrokers, None) => pgrx::log!("outbox_ext relay: outbox_ext.brokers is not set; events wait"),
+            (State::Disabled, None) => pgrx::log!("outbox_ext relay: outbox_ext.enabled is off; events wait"),
+            (_, None) if !was_calm => pgrx::log!("outbox_ext relay publishes again"),
+            _ => {}
+        }
+        self.told = Some((state, error));
+    }
+
+    /// Writes librdkafka's lines to the server log.
+    pub fn kafka_logs(&self, lines: Vec<LogLine>) {
+        for line in lines {
+            match line.level {
+                Level::Debug => pgrx::debug1!("librdkafka: {}", line.text),
+                // What it warns of is either retried, and then no news, or ends the session, which the relay reports itself.
+                Level::Info | Level::Notice | Level::Warning | Level::Error => pgrx::log!("librdkafka: {}", line.text),
+            }
+        }
+    }
+}

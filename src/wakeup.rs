@@ -1,0 +1,63 @@
+//! The wake-up at commit: a transaction that drew a seq sets the relay's latch when it commits. No NOTIFY, no lock, nothing for a transaction that
+//! rolls back. A transaction that was prepared wakes nobody (its COMMIT PREPARED runs elsewhere): the relay's poll interval finds it.
+//!
+//! The callback runs when the commit can no longer fail; it does atomics and SetLatch, and never raises.
+
+use crate::pg::{catalog, xact};
+use crate::shmem;
+use std::cell::Cell;
+
+thread_local! {
+    // A server process has one thread; thread_local is Rust's way to say so.
+    static REGISTERED: Cell<bool> = const { Cell::new(false) };
+    static RELAY: Cell<bool> = const { Cell::new(false) };
+    static LAUNCHER: Cell<bool> = const { Cell::new(false) };
+    static SLOT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The current transaction emitted: wake this database's relay when it commits.
+pub fn relay_at_commit() {
+    if !RELAY.replace(true) {
+        register();
+    }
+}
+
+/// The current transaction created the extension: wake the launcher when it commits.
+pub fn launcher_at_commit() {
+    LAUNCHER.set(true);
+    register();
+}
+
+fn register() {
+    if !REGISTERED.replace(true) {
+        xact::on_end(ended);
+    }
+}
+
+fn ended(end: xact::End) {
+    let (relay, launcher) = (RELAY.replace(false), LAUNCHER.replace(false));
+    if end != xact::End::Committed || !(relay || launcher) {
+        return;
+    }
+    let Some(board) = shmem::board() else { return };
+    let database = catalog::my_database().to_u32();
+    if relay {
+        // The slot is remembered between commits and looked up again only when it is another database's now.
+        let mut index = SLOT.get();
+        if board.slot(index).database() != database {
+            match board.slot_of(database) {
+                Some(found) => {
+                    SLOT.set(found);
+                    index = found;
+                }
+                None => index = usize::MAX,
+            }
+        }
+        if index != usize::MAX {
+            board.slot(index).wake();
+        }
+    }
+    if launcher {
+        board.request_relay(database);
+    }
+}

@@ -1,0 +1,200 @@
+//! A PostgreSQL cluster of one scenario: its own data folder and socket, no TCP port.
+//!
+//! initdb runs once per run of the tests; each cluster starts from a copy of what it made. Settings are lines of
+//! postgresql.conf; `configure` appends, and of two lines the last one counts.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::db::Db;
+use crate::run;
+use crate::shell::{as_server_user, give_to_server_user, pg_program, run as run_command};
+
+/// The database that scenarios work in. It comes with the template, without the extension.
+pub const DATABASE: &str = "app";
+
+/// How a server is stopped; the words are pg_ctl's.
+#[derive(Clone, Copy, Debug)]
+pub enum Stop {
+    Smart,
+    Fast,
+    Immediate,
+}
+
+impl Stop {
+    fn mode(self) -> &'static str {
+        match self {
+            Stop::Smart => "smart",
+            Stop::Fast => "fast",
+            Stop::Immediate => "immediate",
+        }
+    }
+}
+
+/// A handle: clones are of the same cluster.
+#[derive(Clone)]
+pub struct Cluster {
+    folder: PathBuf,
+}
+
+/// What every cluster has. fsync stays on: the promises are about what survives.
+const BASE_SETTINGS: [(&str, &str); 9] = [
+    ("shared_preload_libraries", "outbox_ext"),
+    ("listen_addresses", ""),
+    ("max_connections", "100"),
+    ("max_prepared_transactions", "20"),
+    ("shared_buffers", "128MB"),
+    ("max_wal_size", "4GB"),
+    ("log_line_prefix", "%m [%p] %b "),
+    ("log_checkpoints", "off"),
+    ("timezone", "UTC"),
+];
+
+impl Cluster {
+    /// Lays a new cluster out; `start` starts it.
+    pub fn create(settings: &[(&str, &str)]) -> Cluster {
+        let cluster = Cluster::copy_of(template());
+        cluster.configure(&BASE_SETTINGS);
+        cluster.configure(settings);
+        cluster
+    }
+
+    fn new_folder() -> PathBuf {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = run::folder().join(format!("cluster-{number}"));
+        fs::create_dir(&folder).expect("create the cluster's folder");
+        give_to_server_user(&folder);
+        folder
+    }
+
+    fn copy_of(template: &Path) -> Cluster {
+        let folder = Cluster::new_folder();
+        run_command(as_server_user("cp").arg("-a").arg(template).arg(folder.join("data")));
+        Cluster { folder }
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    pub fn log_path(&self) -> PathBuf {
+        self.folder.join("server.log")
+    }
+
+    /// The whole server log so far.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.log_path()).unwrap_or_default()).into_owned()
+    }
+
+    /// Appends to postgresql.conf. A running server sees it after `reload` or a restart.
+    pub fn configure(&self, settings: &[(&str, &str)]) {
+        let file = self.data().join("postgresql.conf");
+        let mut text = fs::read_to_string(&file).expect("read postgresql.conf");
+        for (name, value) in settings {
+            writeln!(text, "{name} = '{}'", value.replace('\'', "''")).expect("a string takes it");
+        }
+        // Written over in place, so that it stays the server user's own.
+        fs::write(&file, text).expect("write postgresql.conf");
+    }
+
+    /// Starts the server and waits until it takes connections.
+    #[track_caller]
+    pub fn start(&self) {
+        // pg_ctl's children would keep a pipe open: its own words go nowhere, the server's into the log.
+        let status = as_server_user(pg_program("pg_ctl"))
+            .args(["-s", "-w", "-t", "60", "-D"])
+            .arg(self.data())
+            .arg("-l")
+            .arg(self.log_path())
+            .arg("-o")
+            .arg(format!("-k {}", self.folder.display()))
+            .arg("start")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .expect("run pg_ctl");
+        assert!(status.success(), "the server did not start; its log:\n{}", self.log());
+    }
+
+    /// Stops the server and says how long that took.
+    #[track_caller]
+    pub fn stop(&self, how: Stop) -> Duration {
+        let began = Instant::now();
+        run_command(
+            as_server_user(pg_program("pg_ctl"))
+                .args(["-s", "-w", "-t", "60", "-m", how.mode(), "-D"])
+                .arg(self.data())
+                .arg("stop"),
+        );
+        began.elapsed()
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.data().join("postmaster.pid").exists()
+    }
+
+    #[track_caller]
+    pub fn reload(&self) {
+        run_command(
+            as_server_user(pg_program("pg_ctl"))
+                .args(["-s", "-D"])
+                .arg(self.data())
+                .arg("reload"),
+        );
+    }
+
+    /// The number of the postmaster's process.
+    pub fn postmaster(&self) -> i32 {
+        let file = fs::read_to_string(self.data().join("postmaster.pid")).expect("it runs");
+        file.lines()
+            .next()
+            .and_then(|line| line.trim().parse().ok())
+            .expect("a pid stands first")
+    }
+
+    #[track_caller]
+    pub fn connect(&self, database: &str) -> Db {
+        self.try_connect(database)
+            .unwrap_or_else(|error| panic!("cannot connect to {database}: {error}"))
+    }
+
+    pub fn try_connect(&self, database: &str) -> Result<Db, postgres::Error> {
+        Db::connect(&self.folder, database)
+    }
+
+    /// A client program of PostgreSQL (`pg_dump`, `psql`) that will connect to this cluster.
+    pub fn client(&self, program: &str) -> Command {
+        let mut command = Command::new(pg_program(program));
+        command.arg("-h").arg(&self.folder).args(["-U", "postgres"]);
+        command
+    }
+}
+
+/// A data folder as initdb makes it, with the database of the scenarios. Made once.
+fn template() -> &'static Path {
+    static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
+    TEMPLATE.get_or_init(|| {
+        let cluster = Cluster {
+            folder: Cluster::new_folder(),
+        };
+        run_command(
+            as_server_user(pg_program("initdb"))
+                .args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8"])
+                .args(["--no-sync", "-D"])
+                .arg(cluster.data()),
+        );
+        cluster.configure(&BASE_SETTINGS);
+        cluster.configure(&[("shared_preload_libraries", "")]);
+        cluster.start();
+        cluster.connect("postgres").run(&format!("CREATE DATABASE {DATABASE}"));
+        cluster.stop(Stop::Fast);
+        cluster.data()
+    })
+}

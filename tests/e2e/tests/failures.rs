@@ -1,0 +1,186 @@
+//! Brokers that are away, topics that do not exist, events that can never be published.
+
+use std::time::Duration;
+
+use outbox_e2e::scenario::topic_of;
+use outbox_e2e::silent_broker::SilentBroker;
+use outbox_e2e::wait::{check, let_pass};
+use outbox_e2e::{Broker, Db, Scenario, committed, judge, seconds, wait};
+
+trials![
+    stops_broker broker_absent_at_start_and_again_later,
+    scenario unknown_topic_holds_back_its_aggregates_only,
+    scenario unpublishable_events_are_given_up_visibly,
+    scenario no_transaction_is_open_while_waiting_for_kafka,
+];
+
+/// KFK-01, LSE-09: an outage costs nothing but time, at the start and in the middle.
+fn broker_absent_at_start_and_again_later(name: &str) {
+    let broker = Broker::prepare();
+    let s = Scenario::with_brokers(name, broker.address(), &[]);
+    s.allow("outbox_ext relay WARNING", "it says that no broker answers");
+    let mut db = s.db();
+    db.run("CREATE EXTENSION outbox_ext");
+    let kind = s.aggregate_type("outage");
+    emit_many(&mut db, &kind, 0);
+    db.wait_state("outage", seconds(30));
+    broker.start();
+    assert_unharmed(&broker, &mut db, &kind);
+
+    broker.stop();
+    emit_many(&mut db, &kind, 1_000);
+    db.wait_state("outage", seconds(60));
+    assert_eq!(db.pending(), 1_000);
+    let lines = s
+        .cluster
+        .log()
+        .lines()
+        .filter(|line| line.contains("outbox_ext relay"))
+        .count();
+    assert!(lines < 40, "{lines} lines of the relay for two outages");
+    broker.start();
+    assert_unharmed(&broker, &mut db, &kind);
+}
+
+fn emit_many(db: &mut Db, kind: &str, from: i32) {
+    db.run(&format!(
+        "SELECT outbox_emit('{kind}', (n % 7)::text, 'Happened', to_jsonb(n))
+           FROM generate_series({from} + 1, {from} + 1000) n"
+    ));
+}
+
+/// Everything arrived, nothing was counted against an event, nothing was parked.
+#[track_caller]
+fn assert_unharmed(broker: &Broker, db: &mut Db, kind: &str) {
+    db.wait_drained(seconds(60));
+    let verdict = judge(&committed(db), &broker.read(&topic_of(kind)));
+    verdict.assert_complete();
+    verdict.assert_in_order();
+    let attempts: i64 = db.one("SELECT sum(attempts)::bigint FROM outbox_event");
+    assert_eq!(attempts, 0, "attempts are not used up");
+    assert_eq!(
+        db.one::<i64>("SELECT count(*) FROM outbox_parked"),
+        0,
+        "nothing was parked"
+    );
+    let ever: i64 = db.one("SELECT count(*) FROM outbox_batch WHERE unparked IS NOT NULL");
+    assert_eq!(ever, 0, "nor has anything ever been");
+}
+
+/// ORD-05, ORD-07: a topic that is not there parks its events and those behind them; the others flow; once it is
+/// there, all arrive in order.
+fn unknown_topic_holds_back_its_aggregates_only(name: &str) {
+    let s = Scenario::with(
+        name,
+        &[
+            ("outbox_ext.kafka_options", "allow.auto.create.topics=false"),
+            ("outbox_ext.retry_backoff_max", "2s"),
+        ],
+    );
+    s.allow("outbox_ext relay WARNING", "it names the topic that does not exist");
+    let mut db = s.db();
+    let (missing, present) = (s.aggregate_type("missing"), s.aggregate_type("present"));
+    Broker::shared().create_topic(&topic_of(&present), 3);
+    for n in 0..100 {
+        db.emit_one(&missing, &(n % 4).to_string(), &n.to_string());
+        db.emit_one(&present, &(n % 4).to_string(), &n.to_string());
+    }
+    Broker::shared().wait_count(&topic_of(&present), 100, seconds(20));
+    db.wait_true(
+        "SELECT parked ->> 'topic' = '4' AND parked ->> 'behind' = '96' FROM outbox_status",
+        seconds(30),
+    );
+    let (states, reasons): (Vec<String>, i64) = {
+        let rows = db.rows(&format!(
+            "SELECT array_agg(DISTINCT state ORDER BY state), count(last_error)
+               FROM outbox_event WHERE aggregate_type = '{missing}'"
+        ));
+        (rows[0].get(0), rows[0].get(1))
+    };
+    assert_eq!(states, ["behind", "retrying"]);
+    assert!(reasons >= 4, "the status of an event says why it waits");
+    // Events that come now wait behind theirs; strangers still flow.
+    for n in 100..150 {
+        db.emit_one(&missing, &(n % 6).to_string(), &n.to_string());
+        db.emit_one(&present, &(n % 6).to_string(), &n.to_string());
+    }
+    Broker::shared().wait_count(&topic_of(&present), 150, seconds(20));
+    Broker::shared().create_topic(&topic_of(&missing), 3);
+    let (verdict, _) = s.judge_all(&mut db, seconds(60));
+    verdict.assert_no_duplicates();
+    assert_eq!(verdict.committed, 300);
+    assert_eq!(
+        db.one::<i64>("SELECT count(*) FROM outbox_parked"),
+        0,
+        "nothing stays parked"
+    );
+    let published: bool = db.one("SELECT bool_and(state = 'published') FROM outbox_event");
+    assert!(published);
+}
+
+/// PSN-01, PSN-10: what can never be published is given up at once, with the reason; it holds its own aggregate.
+fn unpublishable_events_are_given_up_visibly(name: &str) {
+    let s = Scenario::with(name, &[("outbox_ext.max_message_bytes", "10000")]);
+    s.allow("outbox_ext relay WARNING", "it says what was given up");
+    let mut db = s.db();
+    let kind = s.aggregate_type("good");
+    let insert = |kind: &str, id: &str, payload: &str| {
+        format!(
+            "INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload)
+             VALUES ('{kind}', '{id}', 'Happened', {payload})"
+        )
+    };
+    db.emit_one(&kind, "large", "\"first\"");
+    // 6,000 characters of two bytes each.
+    db.run(&insert(&kind, "large", "to_jsonb(repeat('é', 6000))"));
+    db.emit_one(&kind, "large", "\"behind it\"");
+    for illegal in ["Order Line", "a/b", "Zürich", "x;y"] {
+        db.run(&insert(illegal, "1", "'{}'"));
+    }
+    db.run(&insert(&"a".repeat(250), "1", "'{}'"));
+    for n in 0..200 {
+        db.emit_one(&kind, &(n % 5).to_string(), &n.to_string());
+    }
+    let records = Broker::shared().wait_records(&topic_of(&kind), 201, seconds(20));
+    assert_eq!(
+        records.len(),
+        201,
+        "the first of the held aggregate and all of the others"
+    );
+    db.wait_true(
+        "SELECT parked ->> 'failed' = '6' AND parked ->> 'behind' = '1' FROM outbox_status",
+        seconds(10),
+    );
+    let errors: Vec<String> =
+        db.all("SELECT last_error FROM outbox_event WHERE state = 'failed' ORDER BY aggregate_type");
+    assert_eq!(errors.len(), 6);
+    let large: String = db.one(&format!(
+        "SELECT last_error FROM outbox_event WHERE state = 'failed' AND aggregate_type = '{kind}'"
+    ));
+    assert!(
+        large.contains("10000") && large.contains("12"),
+        "size and limit: {large}"
+    );
+}
+
+/// BLT-02: a relay whose broker has gone silent holds neither a transaction nor a snapshot.
+fn no_transaction_is_open_while_waiting_for_kafka(name: &str) {
+    let silent = SilentBroker::start();
+    let s = Scenario::with_brokers(name, silent.address(), &[]);
+    s.allow("outbox_ext relay WARNING", "it says that the broker does not answer");
+    let mut db = s.db();
+    db.run("CREATE EXTENSION outbox_ext");
+    emit_many(&mut db, "silent", 0);
+    wait("the relay to try", seconds(20), || {
+        check(silent.connections() > 0, || db.status())
+    });
+    for _ in 0..200 {
+        let old: i64 = db.one(
+            "SELECT count(*) FROM pg_stat_activity
+              WHERE backend_type LIKE 'outbox%' AND xact_start < clock_timestamp() - interval '1 s'",
+        );
+        assert_eq!(old, 0, "a worker of ours has a transaction older than a second");
+        let_pass(Duration::from_millis(20));
+    }
+    assert_eq!(db.pending(), 1_000);
+}

@@ -1,0 +1,209 @@
+//! Writers that do what applications do, for the scenarios that need load: several aggregates in one transaction under
+//! row locks, rollbacks, savepoints, two-phase commits, slow commits, asynchronous commits.
+//!
+//! Each aggregate has a row with a counter, raised under its lock in the transaction that emits; the payload carries
+//! it. So the order of an aggregate is defined, and the counter tells it without leaning on seq.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use outbox_e2e::cluster::DATABASE;
+use outbox_e2e::wait::{let_pass, try_wait};
+use outbox_e2e::{Cluster, Db, Random, Record, Scenario, seconds};
+
+/// Aggregates that all writers share, in each type.
+const SHARED: u64 = 40;
+/// Aggregates of a writer's own, in each type: no lock is waited for.
+const OWN: u64 = 5;
+
+pub struct Load {
+    stop: Arc<AtomicBool>,
+    writers: Vec<JoinHandle<Vec<String>>>,
+}
+
+/// What a load left behind.
+pub struct Written {
+    /// Ids of events whose commit was confirmed to a session with synchronous_commit on.
+    pub confirmed: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Commits {
+    /// Every third writer commits asynchronously.
+    Mixed,
+    /// All do: what is published must be durable all the same.
+    Asynchronous,
+}
+
+impl Load {
+    /// Starts the writers. They outlive a crash of the server: they connect again until they are stopped.
+    pub fn start(s: &Scenario, writers: u64, types: &[String], commits: Commits) -> Load {
+        Load::start_with(s, writers, types, commits, false)
+    }
+
+    /// The same, for a scenario that takes the extension away: a writer ends when the server refuses a statement.
+    pub fn start_until_error(s: &Scenario, writers: u64, types: &[String]) -> Load {
+        Load::start_with(s, writers, types, Commits::Mixed, true)
+    }
+
+    fn start_with(s: &Scenario, writers: u64, types: &[String], commits: Commits, until_error: bool) -> Load {
+        let mut db = s.db();
+        db.run("CREATE TABLE IF NOT EXISTS account (type text, id text, n bigint, PRIMARY KEY (type, id))");
+        for kind in types {
+            db.run(&format!(
+                "INSERT INTO account SELECT '{kind}', 'shared-' || n, 0 FROM generate_series(0, {SHARED} - 1) n
+                 UNION ALL SELECT '{kind}', w || '-' || n, 0
+                      FROM generate_series(0, {writers} - 1) w, generate_series(0, {OWN} - 1) n"
+            ));
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let writers = (0..writers)
+            .map(|number| {
+                let writer = Writer {
+                    cluster: s.cluster.clone(),
+                    number,
+                    types: types.to_vec(),
+                    until_error,
+                    asynchronous: commits == Commits::Asynchronous || number % 3 == 0,
+                    random: Random::from_clock(),
+                    confirmed: Vec::new(),
+                };
+                let stop = Arc::clone(&stop);
+                thread::spawn(move || writer.run(&stop))
+            })
+            .collect();
+        Load { stop, writers }
+    }
+
+    pub fn run_for(self, time: Duration) -> Written {
+        let_pass(time);
+        self.stop()
+    }
+
+    /// Ends the writers after their transaction at hand.
+    pub fn stop(self) -> Written {
+        self.stop.store(true, Ordering::Relaxed);
+        let confirmed = self
+            .writers
+            .into_iter()
+            .flat_map(|writer| writer.join().expect("a writer"))
+            .collect();
+        Written { confirmed }
+    }
+}
+
+impl Written {
+    /// Every confirmed event must be in the table: a test of the server and of this harness.
+    #[track_caller]
+    pub fn assert_all_in(&self, db: &mut Db) {
+        let missing: i64 = db.one_with(
+            "SELECT count(*) FROM unnest($1::text[]) id
+              WHERE NOT EXISTS (SELECT FROM outbox_log WHERE event_id = id::uuid)",
+            &[&self.confirmed],
+        );
+        assert_eq!(missing, 0, "confirmed commits that are gone");
+    }
+}
+
+/// The counter in a payload.
+pub fn counter(record: &Record) -> i64 {
+    let value = record.value_text();
+    let digits = value.strip_prefix("{\"n\": ").and_then(|rest| rest.strip_suffix('}'));
+    digits
+        .and_then(|n| n.parse().ok())
+        .unwrap_or_else(|| panic!("a counter in {value}"))
+}
+
+struct Writer {
+    cluster: Cluster,
+    number: u64,
+    types: Vec<String>,
+    until_error: bool,
+    asynchronous: bool,
+    random: Random,
+    confirmed: Vec<String>,
+}
+
+impl Writer {
+    fn run(mut self, stop: &AtomicBool) -> Vec<String> {
+        let stopped = || stop.load(Ordering::Relaxed);
+        while !stopped() {
+            // The server may be down or in recovery: that is some scenarios' business.
+            let connected = try_wait(seconds(60), || match self.cluster.try_connect(DATABASE) {
+                Ok(db) => Ok(Some(db)),
+                Err(_) if stopped() => Ok(None),
+                Err(error) => Err(error.to_string()),
+            });
+            let Ok(Some(mut db)) = connected else { break };
+            if self.asynchronous && db.try_run("SET synchronous_commit = off").is_err() {
+                continue;
+            }
+            while !stopped() {
+                match self.transaction(&mut db) {
+                    Ok(ids) if !self.asynchronous => self.confirmed.extend(ids),
+                    Ok(_) => {}
+                    // A lost connection; a deadlock cannot come up, since locks are taken in order.
+                    Err(error) if error.as_db_error().is_none() || db.is_closed() => break,
+                    Err(_) if self.until_error => return self.confirmed,
+                    Err(error) => panic!("a writer's statement failed: {error:?}"),
+                }
+            }
+        }
+        self.confirmed
+    }
+
+    /// One transaction; the ids of the events it committed.
+    fn transaction(&mut self, db: &mut Db) -> Result<Vec<String>, postgres::Error> {
+        let mut aggregates: Vec<(String, String)> = (0..=self.random.below(3)).map(|_| self.aggregate()).collect();
+        aggregates.sort();
+        let mut ids = Vec::new();
+        db.try_run("BEGIN")?;
+        for (kind, id) in &aggregates {
+            if self.random.percent(10) {
+                // What a savepoint takes back takes the counter back with it.
+                db.try_run("SAVEPOINT s")?;
+                emit(db, kind, id)?;
+                db.try_run("ROLLBACK TO s")?;
+            }
+            for _ in 0..=self.random.below(2) {
+                ids.push(emit(db, kind, id)?);
+            }
+        }
+        if self.random.percent(5) {
+            let length_ms = 5 + self.random.below(150);
+            db.try_run(&format!("SELECT pg_sleep({})", length_ms as f64 / 1000.0))?;
+        }
+        match self.random.below(100) {
+            0..10 => {
+                db.try_run("ROLLBACK")?;
+                ids.clear();
+            }
+            10..13 => {
+                let name = format!("{}-{:x}", self.number, self.random.draw());
+                db.try_run(&format!("PREPARE TRANSACTION '{name}'"))?;
+                db.try_run(&format!("COMMIT PREPARED '{name}'"))?;
+            }
+            _ => db.try_run("COMMIT")?,
+        }
+        Ok(ids)
+    }
+
+    fn aggregate(&mut self) -> (String, String) {
+        let kind = self.types[self.random.below(self.types.len() as u64) as usize].clone();
+        let id = if self.random.percent(30) {
+            format!("shared-{}", self.random.below(SHARED))
+        } else {
+            format!("{}-{}", self.number, self.random.below(OWN))
+        };
+        (kind, id)
+    }
+}
+
+fn emit(db: &mut Db, kind: &str, id: &str) -> Result<String, postgres::Error> {
+    db.try_one(&format!(
+        "WITH raised AS (UPDATE account SET n = n + 1 WHERE type = '{kind}' AND id = '{id}' RETURNING n)
+         SELECT outbox_emit('{kind}', '{id}', 'Changed', jsonb_build_object('n', n))::text FROM raised"
+    ))
+}

@@ -1,0 +1,117 @@
+//! What the extension costs when little happens: latency, idle work, lines in the log.
+
+use std::time::{Duration, Instant};
+
+use outbox_e2e::scenario::topic_of;
+use outbox_e2e::wait::let_pass;
+use outbox_e2e::{Broker, Db, Scenario, seconds};
+
+trials![
+    alone latency_of_a_single_event,
+    alone idle_uses_no_transaction_ids_and_no_wal,
+    alone one_event_then_silence,
+    scenario usual_work_logs_next_to_nothing,
+];
+
+/// From the commit's return to the record in a waiting consumer's hands. The bound is loose: it catches a lost wake-up,
+/// the benchmark measures.
+fn latency_of_a_single_event(name: &str) {
+    let s = Scenario::begin(name);
+    let mut db = s.db();
+    let kind = s.aggregate_type("latency");
+    db.emit_one(&kind, "1", "\"creates the topic\"");
+    db.wait_drained(seconds(20));
+    let mut consumer = Broker::shared().live(&topic_of(&kind));
+    consumer.next(seconds(20));
+    // One aggregate, one partition: after the first the producer is warm.
+    let mut took: Vec<Duration> = (0..60)
+        .map(|_| {
+            let id = db.emit_one(&kind, "1", "{}");
+            let committed = Instant::now();
+            let record = consumer.next(seconds(10));
+            assert_eq!(record.id(), id);
+            committed.elapsed()
+        })
+        .skip(10)
+        .collect();
+    took.sort_unstable();
+    let (median, worst) = (took[took.len() / 2], took[took.len() - 1]);
+    eprintln!("  latency: median {median:?}, worst {worst:?}");
+    assert!(median < Duration::from_millis(50), "median {median:?}, worst {worst:?}");
+}
+
+/// BLT-12. The server's own writers of WAL are switched off, so that every byte would be ours.
+fn idle_uses_no_transaction_ids_and_no_wal(name: &str) {
+    let s = Scenario::with(
+        name,
+        &[
+            ("wal_level", "minimal"),
+            ("max_wal_senders", "0"),
+            ("autovacuum", "off"),
+            ("checkpoint_timeout", "1h"),
+            ("outbox_ext.poll_interval", "500ms"),
+        ],
+    );
+    let mut db = s.db();
+    db.emit_one(&s.aggregate_type("idle"), "1", "{}");
+    db.wait_drained(seconds(20));
+    db.wait_state("idle", seconds(10));
+    // The relay's last settle is asynchronous: it is in the WAL's buffers, which the pointer counts, at once.
+    let before = used(&mut db);
+    let_pass(seconds(10));
+    assert_eq!(
+        used(&mut db),
+        before,
+        "transaction id and end of WAL after 10 s of nothing"
+    );
+}
+
+/// The next transaction id and the end of WAL, by a query that uses neither.
+fn used(db: &mut Db) -> (String, String) {
+    let rows = db.rows("SELECT pg_snapshot_xmax(pg_current_snapshot())::text, pg_current_wal_insert_lsn()::text");
+    (rows[0].get(0), rows[0].get(1))
+}
+
+/// KFK-10: the acknowledgement is noticed when it comes, not with the next event.
+fn one_event_then_silence(name: &str) {
+    let s = Scenario::with(name, &[("outbox_ext.poll_interval", "60s")]);
+    let mut db = s.db();
+    let kind = s.aggregate_type("single");
+    db.emit_one(&kind, "1", "\"creates the topic\"");
+    db.wait_drained(seconds(20));
+    for _ in 0..3 {
+        let id = db.emit_one(&kind, "1", "{}");
+        let sql = format!("SELECT published_at IS NOT NULL FROM outbox_event WHERE event_id = '{id}'");
+        db.wait_true(&sql, seconds(2));
+        assert_eq!(
+            db.one::<String>("SELECT state FROM outbox_event WHERE published_at IS NOT NULL LIMIT 1"),
+            "published"
+        );
+    }
+}
+
+/// A day like any other: events, a reload, a restart. Each line of ours must be worth reading.
+fn usual_work_logs_next_to_nothing(name: &str) {
+    let s = Scenario::begin(name);
+    let kind = s.aggregate_type("usual");
+    for _ in 0..2 {
+        let mut db = s.db();
+        for n in 0..500 {
+            db.emit_one(&kind, &(n % 20).to_string(), &n.to_string());
+        }
+        s.cluster.reload();
+        db.wait_drained(seconds(20));
+        drop(db);
+        s.cluster.stop(outbox_e2e::Stop::Fast);
+        s.cluster.start();
+    }
+    s.judge_all(&mut s.db(), seconds(20));
+    let log = s.cluster.log();
+    let ours: Vec<&str> = log.lines().filter(|line| line.contains("] outbox_ext ")).collect();
+    assert!(
+        ours.len() <= 20,
+        "{} lines of ours for three starts:\n{}",
+        ours.len(),
+        ours.join("\n")
+    );
+}
