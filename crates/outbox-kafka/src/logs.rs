@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use rdkafka::config::RDKafkaLogLevel;
 
+use crate::outage::without_circumstances;
+
 /// How grave a line is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
@@ -30,9 +32,9 @@ pub struct LogLine {
 /// milliseconds, ordinary operation never.
 const LINES_MAX: usize = 500;
 
-/// Lines of one kind (librdkafka's "facility") let through in a window; enough for one line of each
+/// Different lines of one kind (librdkafka's "facility") let through in a window; enough for one line of each
 /// broker of a small cluster.
-const LINES_PER_WINDOW: u32 = 3;
+const LINES_PER_WINDOW: usize = 3;
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// Kinds watched at once. librdkafka has some dozens in its source.
@@ -48,7 +50,7 @@ pub(crate) struct LogBook {
 
 struct Kind {
     window_start: Instant,
-    passed: u32,
+    passed: Vec<String>,
     held_back: u32,
     last: LogLine,
 }
@@ -67,9 +69,14 @@ impl LogBook {
     /// A line as librdkafka gave it: syslog level, facility, text.
     pub(crate) fn add(&mut self, level: RDKafkaLogLevel, kind: &str, text: &str, now: Instant) {
         let level = level_of(level, kind, text);
+        // A debug line is wanted whole.
+        let text = match level {
+            Level::Debug => text,
+            _ => without_circumstances(text),
+        };
         let line = LogLine {
             level,
-            text: self.redact(&format!("librdkafka {kind}: {}", text.trim())),
+            text: redact(&format!("librdkafka {kind}: {}", text.trim()), &self.secrets),
         };
         // Debug lines come only when a user asked for them; they are what he wants to see.
         if level == Level::Debug || self.passes(kind, &line, now) {
@@ -99,21 +106,17 @@ impl LogBook {
         lines
     }
 
-    /// Replaces each secret in the text.
-    pub(crate) fn redact(&self, text: &str) -> String {
-        redact(text, &self.secrets)
-    }
-
     fn passes(&mut self, name: &str, line: &LogLine, now: Instant) -> bool {
         if let Some(kind) = self.kinds.get_mut(name) {
             if now.duration_since(kind.window_start) < WINDOW {
                 kind.last = line.clone();
-                if kind.passed >= LINES_PER_WINDOW {
-                    kind.held_back += 1;
-                    return false;
+                let is_new = !kind.passed.contains(&line.text);
+                if is_new && kind.passed.len() < LINES_PER_WINDOW {
+                    kind.passed.push(line.text.clone());
+                    return true;
                 }
-                kind.passed += 1;
-                return true;
+                kind.held_back += 1;
+                return false;
             }
             if kind.held_back > 0 {
                 let summary = kind.summary(name);
@@ -125,7 +128,7 @@ impl LogBook {
         }
         let kind = Kind {
             window_start: now,
-            passed: 1,
+            passed: vec![line.text.clone()],
             held_back: 0,
             last: line.clone(),
         };
@@ -182,4 +185,77 @@ pub(crate) fn redact(text: &str, secrets: &[String]) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fail(book: &mut LogBook, broker: &str, now: Instant) {
+        let text = format!(
+            "{broker}: refused (after {}ms in state CONNECT)",
+            now.elapsed().as_nanos()
+        );
+        book.add(RDKafkaLogLevel::Error, "FAIL", &text, now);
+    }
+
+    #[test]
+    fn an_endless_complaint_is_a_line_and_then_a_summary_a_minute() {
+        let mut book = LogBook::new(Vec::new());
+        let start = Instant::now();
+        let mut lines = Vec::new();
+        for second in 0..600 {
+            let now = start + Duration::from_secs(second);
+            fail(&mut book, "b1", now);
+            lines.append(&mut book.take(now));
+        }
+        assert!((10..=20).contains(&lines.len()), "{lines:#?}");
+        assert_eq!(lines[0].text, "librdkafka FAIL: b1: refused");
+        assert_eq!(
+            lines[1].text,
+            "librdkafka FAIL: 59 more lines within a minute, the last: b1: refused"
+        );
+        assert!(lines.iter().all(|line| line.level == Level::Notice));
+    }
+
+    #[test]
+    fn a_summary_is_due_though_nothing_more_happens() {
+        let mut book = LogBook::new(Vec::new());
+        let start = Instant::now();
+        for broker in ["b1", "b2", "b3", "b4", "b5"] {
+            fail(&mut book, broker, start);
+        }
+        assert_eq!(book.take(start).len(), LINES_PER_WINDOW);
+        assert_eq!(book.take(start + WINDOW / 2), vec![]);
+        let summary = book.take(start + WINDOW);
+        assert_eq!(summary.len(), 1, "{summary:?}");
+        assert!(summary[0].text.contains("2 more lines"), "{summary:?}");
+        assert_eq!(book.take(start + 2 * WINDOW), vec![]);
+    }
+
+    #[test]
+    fn nobody_taking_lines_costs_no_memory() {
+        let mut book = LogBook::new(Vec::new());
+        let now = Instant::now();
+        for n in 0..10_000 {
+            book.add(RDKafkaLogLevel::Debug, "SEND", &n.to_string(), now);
+            book.add(RDKafkaLogLevel::Warning, &format!("KIND{n}"), "x", now);
+        }
+        let lines = book.take(now);
+        assert_eq!(lines.len(), LINES_MAX + 1);
+        assert!(
+            lines[LINES_MAX].text.contains("were not logged"),
+            "{:?}",
+            lines[LINES_MAX]
+        );
+        assert!(book.kinds.len() <= KINDS_MAX);
+    }
+
+    #[test]
+    fn secrets_are_blacked_out() {
+        let mut book = LogBook::new(vec!["hunter2".to_owned()]);
+        let now = Instant::now();
+        book.add(RDKafkaLogLevel::Warning, "SASL", "user u password hunter2!", now);
+        assert_eq!(book.take(now)[0].text, "librdkafka SASL: user u password (redacted)!");
+    }
 }

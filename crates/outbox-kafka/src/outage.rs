@@ -24,7 +24,8 @@ struct State {
 
 impl Outage {
     /// An error event. `text` must be free of secrets.
-    pub(crate) fn trouble(&self, code: Code, text: String) {
+    pub(crate) fn trouble(&self, code: Code, text: &str) {
+        let text = without_circumstances(text).to_owned();
         let mut state = self.lock();
         match code {
             Code::AllBrokersDown => {
@@ -74,6 +75,12 @@ impl Outage {
     }
 }
 
+/// librdkafka ends a connection's error with the time and the number of its repetitions. Without them
+/// the same trouble is the same text.
+pub(crate) fn without_circumstances(text: &str) -> &str {
+    text.split_once(" (after ").map_or(text, |(text, _)| text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,9 +88,9 @@ mod tests {
     #[test]
     fn one_lost_connection_of_several_is_no_outage() {
         let outage = Outage::default();
-        outage.trouble(Code::BrokerTransportFailure, "b1: connection refused".to_owned());
+        outage.trouble(Code::BrokerTransportFailure, "b1: connection refused");
         assert_eq!(outage.text(), None);
-        outage.trouble(Code::AllBrokersDown, "3/3 brokers are down".to_owned());
+        outage.trouble(Code::AllBrokersDown, "3/3 brokers are down");
         assert_eq!(outage.text().as_deref(), Some("b1: connection refused"));
         outage.contact();
         assert_eq!(outage.text(), None);
@@ -93,14 +100,25 @@ mod tests {
     #[test]
     fn rejected_credentials_are_an_outage_at_once() {
         let outage = Outage::default();
-        outage.trouble(Code::Authentication, "SASL authentication failed".to_owned());
+        outage.trouble(Code::Authentication, "SASL authentication failed");
         assert_eq!(outage.text().as_deref(), Some("SASL authentication failed"));
+    }
+
+    #[test]
+    fn a_cause_that_repeats_keeps_its_text() {
+        let outage = Outage::default();
+        outage.trouble(Code::AllBrokersDown, "1/1 brokers are down");
+        for circumstances in ["", ", 4 identical error(s) suppressed"] {
+            let text = format!("b1: refused (after 0ms in state CONNECT{circumstances})");
+            outage.trouble(Code::BrokerTransportFailure, &text);
+            assert_eq!(outage.text().as_deref(), Some("b1: refused"));
+        }
     }
 
     #[test]
     fn other_errors_say_nothing_about_connections() {
         let outage = Outage::default();
-        outage.trouble(Code::Fatal, "fatal".to_owned());
+        outage.trouble(Code::Fatal, "fatal");
         assert_eq!(outage.text(), None);
     }
 }

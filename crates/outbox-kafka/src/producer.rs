@@ -139,7 +139,7 @@ impl Producer {
                         }
                     }
                     EventKind::Error(code, text) => {
-                        self.outage.trouble(code, redact(&text, &self.secrets));
+                        self.outage.trouble(code, &redact(&text, &self.secrets));
                         if let Some(metadata) = &self.metadata {
                             metadata.look_again();
                         }

@@ -89,7 +89,7 @@ impl Broker {
         }
     }
 
-    /// One message of one producer is appended, or fails.
+    /// One message of one producer is appended, or all of one of its lanes fail, in order.
     pub fn progress(&mut self, rng: &mut Rng) -> Result<(), String> {
         if self.outage {
             return Ok(());
@@ -107,23 +107,25 @@ impl Broker {
         }
         let place = rng.below(lanes.len());
         let (&lane, queue) = lanes.iter_mut().nth(place).expect("a lane at this place");
-        let (ticket, event) = queue.pop_front().expect("empty lanes are gone");
-        let present = matches!(self.topics[lane.0], Presence::Present { partitions } if lane.1 < partitions);
-        if present {
-            self.appended.push((event, lane.0));
-        }
-        if which > 0 {
+        // The producer does not take a topic for known again while the relay has yet to hear that it failed.
+        let failed =
+            |(report, of): &(Report, (usize, u32))| matches!(report, Report::TopicFailure(_)) && of.0 == lane.0;
+        let in_doubt = which == 0 && self.reports.iter().any(failed);
+        if !matches!(self.topics[lane.0], Presence::Present { partitions } if lane.1 < partitions) || in_doubt {
+            let failed = queue.drain(..).map(|(ticket, _)| (Report::TopicFailure(ticket), lane));
+            if which == 0 {
+                self.reports.extend(failed);
+            }
             return Ok(());
         }
-        if present && !self.this_producer.insert(event) {
-            return Err(format!("event {event} was delivered twice by one producer"));
+        let (ticket, event) = queue.pop_front().expect("empty lanes are gone");
+        self.appended.push((event, lane.0));
+        if which == 0 {
+            if !self.this_producer.insert(event) {
+                return Err(format!("event {event} was delivered twice by one producer"));
+            }
+            self.reports.push_back((Report::Delivered(ticket), lane));
         }
-        let report = if present {
-            Report::Delivered(ticket)
-        } else {
-            Report::TopicFailure(ticket)
-        };
-        self.reports.push_back((report, lane));
         Ok(())
     }
 

@@ -115,12 +115,12 @@ impl Tables {
         Ok(())
     }
 
-    /// Whether a row may be sent again by itself: no other row that holds its aggregate is before it.
+    /// Whether a row may be sent again by itself: no other blocking row of its aggregate is before it.
     pub fn is_head(&self, event: EventNo) -> bool {
         let aggregate = self.log[event].aggregate;
         let before = self.parked.range(..event);
         !before
             .into_iter()
-            .any(|(&other, row)| self.log[other].aggregate == aggregate && row.reason.holds())
+            .any(|(&other, row)| self.log[other].aggregate == aggregate && row.reason.blocks())
     }
 }
