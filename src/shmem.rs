@@ -241,8 +241,9 @@ impl Slot {
         self.database.store(database, Ordering::Release);
     }
 
-    /// Launcher: nobody has the slot.
+    /// Launcher: nobody has the slot any more. A process that still thinks so sees the new generation.
     pub fn free(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
         self.database.store(0, Ordering::Release);
         self.phase.store(Phase::Free as u32, Ordering::Release);
     }

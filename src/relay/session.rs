@@ -227,9 +227,7 @@ impl<'a> Session<'a> {
         if runtime::shutdown_requested() {
             return Err(End::Shutdown);
         }
-        if self.slot.generation() != self.generation {
-            return Err(End::Superseded);
-        }
+        self.check_not_superseded()?;
         if runtime::take_reload() {
             if super::database_settings_changed()? {
                 return Err(End::DatabaseSettings);
@@ -259,6 +257,10 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         self.sleep()
+    }
+
+    fn check_not_superseded(&self) -> Result<(), End> {
+        if self.slot.generation() == self.generation { Ok(()) } else { Err(End::Superseded) }
     }
 
     /// Takes what librdkafka and the metadata thread have to say. True: reports are left.
@@ -299,6 +301,8 @@ impl<'a> Session<'a> {
     /// Hands ready events to the producer. True: more are ready.
     fn send(&mut self, now: u64) -> Result<bool, End> {
         for _ in 0..SENDS_PER_TURN {
+            // A process that was stopped in here for longer than its lease hands over nothing more.
+            self.check_not_superseded()?;
             let Some(dispatch) = self.window.next_send() else { return Ok(false) };
             let event = self.window.body(dispatch.ticket.step).event(dispatch.ticket.index);
             let sent = step::with_headers(&event, |headers| {

@@ -37,8 +37,10 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// they say that it does not exist.
 const CREATION_WITHIN: Duration = Duration::from_secs(1);
 
-/// Between two attempts for the same topic.
+/// Between two attempts for the same topic; the longer one while there is no connection, because
+/// each attempt makes librdkafka try to connect.
 const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_OFFLINE: Duration = Duration::from_millis(500);
 
 /// How long one blocking call may take. Without a connection the call only waits for one, and
 /// repeating it costs nothing; a broker that is slow to answer gets longer each time.
@@ -46,7 +48,7 @@ const SLICE_MIN: Duration = Duration::from_millis(200);
 const SLICE_MAX: Duration = Duration::from_secs(2);
 
 /// Between two looks for a broker during an outage.
-const PROBE_EVERY: Duration = Duration::from_secs(2);
+const PROBE_EVERY: Duration = Duration::from_secs(5);
 
 struct Question {
     topic: String,
@@ -141,15 +143,20 @@ impl Shared {
     }
 
     fn run(&self, client: &Arc<Client>) {
+        let mut probe_slice = SLICE_MIN;
         loop {
             match self.next_task() {
                 Task::Ask(question) => self.attempt(client, question),
-                Task::Probe => {
-                    if client.metadata(None, millis(SLICE_MIN)).is_ok() {
+                Task::Probe => match client.metadata(None, millis(probe_slice)) {
+                    Ok(_) => {
                         self.outage.contact();
                         self.wake.signal();
                     }
-                }
+                    Err(Code::OperationTimedOut) => {
+                        probe_slice = (probe_slice * 2).min(SLICE_MAX);
+                    }
+                    Err(_) => {}
+                },
                 Task::End => return,
             }
         }
@@ -219,7 +226,10 @@ impl Shared {
         if now >= tries_again_until {
             return self.answer(question.id, missing_or_no_answer(code));
         }
-        question.not_before = now + PAUSE;
+        question.not_before = match code {
+            Code::BrokerTransportFailure => now + PAUSE_OFFLINE,
+            _ => now + PAUSE,
+        };
         self.lock().questions.push_back(question);
     }
 

@@ -30,14 +30,14 @@ VALUES ('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', 'order', '2', 'again', '{}') ON 
 \echo :SQLSTATE
 SELECT event_type FROM outbox_event WHERE aggregate_id = '2' ORDER BY event_id;
 
--- What could never be published, where the table can tell.
+-- What could never be published, where the table can tell. (The detail shows the row, as PostgreSQL does for any table.)
+\set VERBOSITY terse
 INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload) VALUES ('', '1', 't', '{}');
 \echo :SQLSTATE
 INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', '1', '', '{}');
 INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', NULL, 't', '{}');
 \echo :SQLSTATE
 INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type) VALUES ('order', '1', 't');
-\set VERBOSITY terse
 INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload) VALUES (repeat('a', 256), '1', 't', '{}');
 INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', repeat('ü', 513), 't', '{}');
 INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', '1', repeat('t', 256), '{}');
@@ -71,7 +71,7 @@ SELECT payload FROM outbox_event WHERE aggregate_id = '1';
 
 -- COPY goes to the table; the view takes none.
 COPY outbox_event (aggregate_type, aggregate_id, event_type, payload) FROM stdin;
-\echo :SQLSTATE
+\.
 COPY outbox_log (aggregate_type, aggregate_id, event_type, payload, headers) FROM stdin;
 order	4	copied1	{"n": 1}	\N
 order	4	copied2	{"n": 2}	{"h": "v"}
@@ -79,11 +79,12 @@ order	4	copied3	{"n": 3}	\N
 \.
 SELECT event_type, payload, headers, state FROM outbox_event WHERE aggregate_id = '4' ORDER BY event_id;
 SELECT string_agg(event_type, ' ' ORDER BY seq) AS in_order FROM outbox_log WHERE aggregate_id = '4';
+\set VERBOSITY terse
 COPY outbox_log (aggregate_type, aggregate_id, event_type, payload) FROM stdin;
 order	5	good	{}
 order	5		{}
 \.
-\echo :SQLSTATE
+\set VERBOSITY default
 SELECT count(*) AS of_a_failed_copy FROM outbox_event WHERE aggregate_id = '5';
 
 -- None of that was foreign.

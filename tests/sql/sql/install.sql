@@ -46,7 +46,7 @@ CREATE VIEW member AS
     SELECT d.classid, d.objid, i.type, i.schema, i.identity
       FROM pg_depend d CROSS JOIN LATERAL pg_identify_object(d.classid, d.objid, 0) i
      WHERE d.deptype = 'e' AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'outbox_ext');
-SELECT type, identity FROM member WHERE type <> 'type' ORDER BY 1, 2 COLLATE "C";
+SELECT type, identity FROM member WHERE type <> 'type' ORDER BY type, identity;
 
 -- Every object has a comment: members, their columns, indexes, constraints with a name of ours, and triggers.
 SELECT type, identity FROM member WHERE type NOT IN ('type') AND obj_description(objid, classid::regclass::name) IS NULL;
@@ -66,7 +66,7 @@ SELECT description IS NOT NULL AS extension_has_comment FROM pg_extension e
 SELECT m.identity, a.privilege_type FROM member m JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass
   CROSS JOIN LATERAL aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a WHERE a.grantee = 0 ORDER BY 1;
 SELECT m.identity, a.privilege_type FROM member m JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
-  CROSS JOIN LATERAL aclexplode(coalesce(c.relacl, acldefault(CASE c.relkind WHEN 'S' THEN 's' ELSE 'r' END, c.relowner))) a
+  CROSS JOIN LATERAL aclexplode(coalesce(c.relacl, acldefault((CASE c.relkind WHEN 'S' THEN 's' ELSE 'r' END)::"char", c.relowner))) a
  WHERE a.grantee = 0 ORDER BY 1;
 
 -- What a dump takes along: events, keys and the sequence; no cursor, no lease.

@@ -8,7 +8,8 @@ SELECT count(outbox_emit('doc', 'small', 't', p::jsonb)) FROM unnest('{"null","{
 SELECT string_agg(payload::text, ' ' ORDER BY event_id) FROM outbox_event WHERE aggregate_id = 'small';
 
 -- Numbers keep their digits and their scale.
-SELECT outbox_emit('doc', 'number', 't', '{"n": 123456789012345678901234567890.123456789, "z": 1.10, "i": 9007199254740993, "e": 1e3, "s": 1E-5}') IS NOT NULL AS emitted;
+SELECT outbox_emit('doc', 'number', 't',
+    '{"n": 123456789012345678901234567890.123456789, "z": 1.10, "i": 9007199254740993, "e": 1e3, "s": 1E-5}') IS NOT NULL AS emitted;
 SELECT payload FROM outbox_event WHERE aggregate_id = 'number';
 SELECT outbox_emit('doc', 'digits', 't', ('{"f": ' || repeat('7', 309) || ', "h": ' || repeat('9', 131072) || '}')::jsonb) IS NOT NULL AS emitted;
 SELECT length(payload ->> 'f'), length(payload ->> 'h'), payload::text = '{"f": ' || repeat('7', 309) || ', "h": ' || repeat('9', 131072) || '}' AS unchanged

@@ -61,7 +61,6 @@ SELECT outbox.inbox_try_consume('billing', '00000000-0000-0000-0000-000000000002
 SELECT outbox.outbox_arm() AS there_was_a_stop;
 
 -- Nothing went to the attacker's tables.
-RESET search_path;
 SELECT (SELECT pg_catalog.count(*) FROM evil.outbox_event) + (SELECT pg_catalog.count(*) FROM evil.outbox_log) + (SELECT pg_catalog.count(*) FROM evil.consumed_event)
      + (SELECT pg_catalog.count(*) FROM evil.outbox_stop) + (SELECT pg_catalog.count(*) FROM pg_temp.outbox_event) + (SELECT pg_catalog.count(*) FROM pg_temp.outbox_log)
      + (SELECT pg_catalog.count(*) FROM pg_temp.consumed_event) + (SELECT pg_catalog.count(*) FROM pg_temp.outbox_stop) AS strayed;

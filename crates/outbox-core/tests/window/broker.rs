@@ -70,8 +70,19 @@ impl Broker {
         if *open > 1 && !self.acknowledged.contains(&lane) {
             return Err(format!("event {event} was sent to cold lane {lane:?} behind another"));
         }
-        self.lanes.entry(lane).or_default().push_back((ticket, event));
+        if self.in_doubt(topic) {
+            self.reports.push_back((Report::TopicFailure(ticket), lane));
+        } else {
+            self.lanes.entry(lane).or_default().push_back((ticket, event));
+        }
         Ok(())
+    }
+
+    /// The producer does not take a topic for known again while the relay has yet to hear that it failed.
+    fn in_doubt(&self, topic: usize) -> bool {
+        let failed =
+            |(report, lane): &(Report, (usize, u32))| matches!(report, Report::TopicFailure(_)) && lane.0 == topic;
+        self.reports.iter().any(failed)
     }
 
     pub fn set_topic(&mut self, topic: usize, presence: Presence) {
@@ -107,11 +118,7 @@ impl Broker {
         }
         let place = rng.below(lanes.len());
         let (&lane, queue) = lanes.iter_mut().nth(place).expect("a lane at this place");
-        // The producer does not take a topic for known again while the relay has yet to hear that it failed.
-        let failed =
-            |(report, of): &(Report, (usize, u32))| matches!(report, Report::TopicFailure(_)) && of.0 == lane.0;
-        let in_doubt = which == 0 && self.reports.iter().any(failed);
-        if !matches!(self.topics[lane.0], Presence::Present { partitions } if lane.1 < partitions) || in_doubt {
+        if !matches!(self.topics[lane.0], Presence::Present { partitions } if lane.1 < partitions) {
             let failed = queue.drain(..).map(|(ticket, _)| (Report::TopicFailure(ticket), lane));
             if which == 0 {
                 self.reports.extend(failed);
