@@ -14,7 +14,11 @@ show_sql() {
     local line prompt="$DATABASE=# "
     while IFS= read -r line; do
         printf '    %s%s\n' "$prompt" "$line"
-        prompt="$DATABASE-# "
+        # psql's own prompt shows in the same way that a statement goes on.
+        case $line in
+            *\; | \\* | *\\gset) prompt="$DATABASE=# " ;;
+            *) prompt="$DATABASE-# " ;;
+        esac
     done <<<"$1"
     psql_demo -c "\\set QUIET off" -c "\\pset footer off" -f <(printf '%s\n' "$1") 2>&1 | sed 's/^/    /'
 }
@@ -61,22 +65,26 @@ SELECT outbox_emit('order', '$ORDER', 'OrderPaid', '{\"id\": $ORDER, \"by\": \"c
 COMMIT;"
 }
 
-# The group remembers what earlier runs have read. Two events are due; the cancelled one would lie between them, on the
-# same partition, if it existed.
+# The cancelled event would lie between the two others, on the same partition, if it existed.
 story_consume() {
+    local records
     step "Apache Kafka's own console consumer reads the topic: timestamp, partition, headers, key, value."
+    wait_sql "the relay publishes" "SELECT waiting = 0 FROM outbox_status"
+    # How many records the topic holds, earlier runs' included: TOPIC:PARTITION:END on each line.
+    records=$("$ROOT/scripts/kafka" tool org.apache.kafka.tools.GetOffsetShell --bootstrap-server "127.0.0.1:$KAFKA_PORT" \
+        --topic outbox.event.order | awk -F : '{ n += $3 } END { print n + 0 }')
+    [ "$records" -gt 0 ] || die "the topic outbox.event.order is empty"
     local tool=(org.apache.kafka.tools.consumer.ConsoleConsumer --bootstrap-server "127.0.0.1:$KAFKA_PORT"
-        --topic outbox.event.order --group demo --from-beginning --max-messages 2 --timeout-ms $((STORY_SECONDS_MAX * 1000)))
-    local show=(--formatter-property print.timestamp=true --formatter-property print.partition=true
-        --formatter-property print.headers=true --formatter-property print.key=true
-        --formatter-property "key.separator=  " --formatter-property "headers.separator=,")
-    printf '    $ %s\n' "kafka-console-consumer.sh ${tool[*]:1}"
-    RECORDS=$("$ROOT/scripts/kafka" tool "${tool[@]}" "${show[@]}" 2>"$DEMO/consumer.log") || {
+        --topic outbox.event.order --from-beginning --max-messages "$records" --timeout-ms $((STORY_SECONDS_MAX * 1000))
+        --property print.timestamp=true --property print.partition=true --property print.headers=true
+        --property print.key=true --property "key.separator=  ")
+    printf '    $ %s\n' "kafka-console-consumer.sh ${tool[*]:1:5} ... | grep '  $ORDER  '"
+    RECORDS=$("$ROOT/scripts/kafka" tool "${tool[@]}" 2>"$DEMO/consumer.log" | grep "  $ORDER  ") || {
         cat "$DEMO/consumer.log" >&2
-        die "the console consumer failed"
+        die "the console consumer saw no record of order $ORDER"
     }
     printf '%s\n' "$RECORDS" | sed 's/^/    /'
-    if [ "$(grep -c "  $ORDER  {" <<<"$RECORDS")" != 2 ] || grep -q OrderCancelled <<<"$RECORDS"; then
+    if [ "$(wc -l <<<"$RECORDS")" -lt 2 ] || grep -q OrderCancelled <<<"$RECORDS"; then
         die "the topic does not hold what was committed"
     fi
 }
@@ -89,10 +97,11 @@ story_inbox() {
     step "Delivery is at least once, so a consumer may see a record twice. It asks inbox_try_consume in its own transaction:"
     local apply="BEGIN;
 SELECT inbox_try_consume('shipping', '$id') AS first_time \\gset
+\\echo first time: :first_time
 \\if :first_time
 INSERT INTO shipments VALUES ($ORDER, 'label for order $ORDER');
 \\else
-\\echo already applied, nothing to do
+\\echo nothing to do
 \\endif
 COMMIT;"
     show_sql "$apply"
@@ -105,7 +114,6 @@ COMMIT;"
 
 story_status() {
     step "Where it stands: one row for the whole outbox, and each event's own state."
-    wait_sql "no event waits" "SELECT waiting = 0 FROM outbox_status"
     show_sql "\\x on
 SELECT state, waiting, oldest_due_age, in_flight, parked, last_published_at, relay_pid, last_error FROM outbox_status;"
     echo

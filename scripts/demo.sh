@@ -105,6 +105,8 @@ Both are still running. To play on:
 
     eval "\$(make -s env)"
     psql
+    scripts/kafka tool org.apache.kafka.tools.consumer.ConsoleConsumer \\
+        --bootstrap-server \$OUTBOX_BROKERS --topic outbox.event.order --from-beginning
     make demo-down        # stops both
 
 PostgreSQL's log: $PG_DIR/server.log

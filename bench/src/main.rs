@@ -1,1 +1,74 @@
-fn main() {}
+//! The benchmark: what outbox_ext costs, beside the floor of the same work without it, in one run on one machine.
+//!
+//! It owns its clusters and broker (by the harness of `tests/e2e`) and leaves nothing running. A figure is a median over
+//! rounds; where it has a floor, rounds of both alternate. It is a report, not a test: a missed bar is printed and the
+//! exit code stays 0; it is 1 when something could not be measured.
+
+mod args;
+mod backlog;
+mod drain;
+mod emit;
+mod floor;
+mod idle;
+mod latency;
+mod machine;
+mod pgbench;
+mod process;
+mod report;
+mod stand;
+mod stats;
+mod wait_fd;
+
+use std::panic;
+use std::process::ExitCode;
+
+use args::{Options, Row};
+use machine::Machine;
+use outbox_e2e::{install, run};
+use report::{Report, Section};
+
+fn main() -> ExitCode {
+    let options = match Options::parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(text) => {
+            eprintln!("{text}");
+            return ExitCode::from(2);
+        }
+    };
+    let measured = panic::catch_unwind(|| measure(&options));
+    run::end();
+    match measured {
+        Ok(()) => ExitCode::SUCCESS,
+        // The panic has said what and where.
+        Err(_) => {
+            eprintln!("could not measure: no report was written");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(options: &Options) {
+    install::check_installed();
+    let mut busy = process::busy_cores();
+    let sections: Vec<Section> = options
+        .rows
+        .iter()
+        .map(|row| {
+            // Again before each row: somebody may have started something since.
+            busy = busy.max(process::busy_cores());
+            match row {
+                Row::Latency => latency::measure(options.rounds),
+                Row::Drain => drain::measure(options.rounds),
+                Row::Emit => emit::measure(options.rounds),
+                Row::Idle => idle::measure(),
+            }
+        })
+        .collect();
+    let report = Report {
+        command: options.command(),
+        machine: Machine::look(busy),
+        sections,
+    };
+    println!("{}", report.text());
+    report.keep(options.is_complete());
+}

@@ -148,3 +148,87 @@ impl Cursor {
         self.snapshot.sees(xid) || self.walk.as_ref().is_some_and(walked)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(text: &str) -> Snapshot {
+        text.parse().expect("a snapshot")
+    }
+
+    fn cursor(text: &str) -> Cursor {
+        Cursor {
+            pos: 100,
+            snapshot: snapshot(text),
+            walk: None,
+        }
+    }
+
+    fn whole_ranges(cursor: &Cursor, now: &str) -> Vec<(Xid, Xid)> {
+        let ranges = cursor.late_ranges(&snapshot(now));
+        assert!(ranges.iter().all(|range| range.after_seq == i64::MAX));
+        ranges
+            .iter()
+            .map(|range| (range.after_xid + 1, range.end_xid))
+            .collect()
+    }
+
+    #[test]
+    fn late_are_the_listed_that_ended_and_the_unlisted_that_came_after() {
+        // 12 still runs, 15 has ended; 20 to 29 were in no list, and 22 and 25 run.
+        assert_eq!(
+            whole_ranges(&cursor("12:20:12,15"), "12:30:12,22,25"),
+            [(15, 16), (20, 22), (23, 25), (26, 30)]
+        );
+    }
+
+    #[test]
+    fn ranges_that_touch_are_one() {
+        assert_eq!(whole_ranges(&cursor("17:20:17,18,19"), "25:25:"), [(17, 25)]);
+        assert_eq!(whole_ranges(&cursor("10:20:10,11,13"), "20:20:"), [(10, 12), (13, 14)]);
+    }
+
+    #[test]
+    fn nothing_is_late_when_nothing_ended() {
+        assert_eq!(whole_ranges(&cursor("20:20:"), "20:20:"), []);
+        assert_eq!(whole_ranges(&cursor("12:20:12"), "12:20:12"), []);
+        assert_eq!(whole_ranges(&cursor("12:20:12"), "12:21:12,20"), []);
+    }
+
+    #[test]
+    fn a_range_holds_every_bigint_of_its_transactions_and_none_of_the_one_before() {
+        let ranges = cursor("15:20:15").late_ranges(&snapshot("16:20:16"));
+        let [range] = ranges[..] else { panic!("{ranges:?}") };
+        let inside = |xid, seq| (xid, seq) > (range.after_xid, range.after_seq) && xid < range.end_xid;
+        assert!(inside(15, i64::MIN) && inside(15, i64::MAX));
+        assert!(!inside(14, i64::MAX) && !inside(16, i64::MIN));
+    }
+
+    #[test]
+    fn a_walk_goes_on_where_it_was_cut_and_keeps_its_target() {
+        let now = snapshot("30:30:");
+        let cut = cursor("12:20:12,15").cut_walk(&now, (15, 7));
+        let later = snapshot("40:40:");
+        let rest = |xid, seq, end_xid| LateRange {
+            after_xid: xid,
+            after_seq: seq,
+            end_xid,
+        };
+        assert_eq!(cut.late_ranges(&later), [rest(15, 7, 16), rest(19, i64::MAX, 30)]);
+        assert!(cut.passed(12, 50) && cut.passed(15, 7) && !cut.passed(15, 8) && !cut.passed(20, 1));
+
+        let cut = cut.cut_walk(&later, (22, 9));
+        assert_eq!(cut.late_ranges(&later), [rest(22, 9, 30)]);
+        let ended = cut.end_walk();
+        assert_eq!((ended.pos, &ended.snapshot, &ended.walk), (100, &now, &None));
+        assert_eq!(whole_ranges(&ended, "40:40:"), [(30, 40)]);
+    }
+
+    #[test]
+    fn pos_never_goes_back() {
+        let advanced = cursor("20:20:").advance(snapshot("30:30:"), 7);
+        assert_eq!(advanced.pos, 100);
+        assert!(advanced.passed(29, 100) && !advanced.passed(29, 101) && !advanced.passed(30, 5));
+    }
+}

@@ -74,11 +74,6 @@ impl Db {
         self.client.batch_execute(sql)
     }
 
-    /// Whether the connection is gone.
-    pub fn is_closed(&self) -> bool {
-        self.client.is_closed()
-    }
-
     /// The error of a statement that must fail: its SQLSTATE and message.
     #[track_caller]
     pub fn refused(&mut self, sql: &str) -> (String, String) {

@@ -20,10 +20,12 @@ const ALARMING: [&str; 7] = [
 ];
 
 /// What happens to a client when the harness stops a server under it: the client's fate, not a fault.
-const OF_STOPPING: [&str; 3] = [
+const OF_STOPPING: [&str; 5] = [
     "client backend FATAL:  terminating connection due to administrator command",
     "FATAL:  the database system is shutting down",
     "FATAL:  the database system is starting up",
+    "FATAL:  the database system is not yet accepting connections",
+    "FATAL:  the database system is in recovery mode",
 ];
 
 /// The lines that are alarming and not allowed.

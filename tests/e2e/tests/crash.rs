@@ -56,11 +56,6 @@ fn killed_relay_in_a_backlog(name: &str) {
         "terminating any other active server processes",
         "the server's answer to that",
     );
-    s.allow(
-        "the database system is in recovery mode",
-        "connections come before it is ready",
-    );
-    s.allow("the database system is not yet accepting connections", "likewise");
     let kind = s.aggregate_type("backlog");
     lay_backlog(&s, &kind);
     switch_on(&s);
@@ -185,11 +180,6 @@ fn killed_client_takes_the_relay_along(name: &str) {
         "terminating any other active server processes",
         "the server's answer to that",
     );
-    s.allow(
-        "the database system is in recovery mode",
-        "connections come before it is ready",
-    );
-    s.allow("the database system is not yet accepting connections", "likewise");
     let kind = s.aggregate_type("survivor");
     let mut victim = s.db();
     let pid: i32 = victim.one("SELECT pg_backend_pid()");

@@ -144,8 +144,7 @@ impl Writer {
                 match self.transaction(&mut db) {
                     Ok(ids) if !self.asynchronous => self.confirmed.extend(ids),
                     Ok(_) => {}
-                    // A lost connection; a deadlock cannot come up, since locks are taken in order.
-                    Err(error) if error.as_db_error().is_none() || db.is_closed() => break,
+                    Err(error) if is_of_connection(&error) => break,
                     Err(_) if self.until_error => return self.confirmed,
                     Err(error) => panic!("a writer's statement failed: {error:?}"),
                 }
@@ -199,6 +198,11 @@ impl Writer {
         };
         (kind, id)
     }
+}
+
+/// The server went away, or is about to (class 57P). A deadlock cannot come up, since locks are taken in order.
+fn is_of_connection(error: &postgres::Error) -> bool {
+    error.code().is_none_or(|code| code.code().starts_with("57P"))
 }
 
 fn emit(db: &mut Db, kind: &str, id: &str) -> Result<String, postgres::Error> {

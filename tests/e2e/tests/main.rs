@@ -20,6 +20,7 @@ mod failures;
 mod load;
 mod order;
 mod quiet;
+mod selftest;
 mod settings;
 mod writers;
 
@@ -68,6 +69,7 @@ fn main() {
         settings::trials(),
         failures::trials(),
         quiet::trials(),
+        selftest::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());
     run::end();
