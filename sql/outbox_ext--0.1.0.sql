@@ -213,6 +213,20 @@ CREATE FUNCTION @extschema@.outbox_arm() RETURNS boolean
 COMMENT ON FUNCTION @extschema@.outbox_arm() IS
     'Lifts the stop that foreign rows (a restore, an import, logical replication) have set: they are published from then on. True if there was one.';
 
+CREATE FUNCTION @extschema@.outbox_retry(event_id uuid) RETURNS boolean
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER AS 'MODULE_PATHNAME', 'outbox_retry_wrapper';
+COMMENT ON FUNCTION @extschema@.outbox_retry(uuid) IS 'Has an event that was given up sent again. False when it is not one.';
+
+CREATE FUNCTION @extschema@.outbox_retry_all(aggregate_type text DEFAULT NULL, error_pattern text DEFAULT NULL) RETURNS bigint
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER AS 'MODULE_PATHNAME', 'outbox_retry_all_wrapper';
+COMMENT ON FUNCTION @extschema@.outbox_retry_all(text, text) IS
+    'Has all events that were given up sent again: those of an aggregate type, those whose last_error is LIKE the pattern, or all. Returns how many.';
+
+CREATE FUNCTION @extschema@.outbox_discard(event_id uuid, reason text) RETURNS boolean
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER AS 'MODULE_PATHNAME', 'outbox_discard_wrapper';
+COMMENT ON FUNCTION @extschema@.outbox_discard(uuid, text) IS
+    'Lets an event that was given up go: it is never published, and what waits behind it is. False when it is not one.';
+
 CREATE FUNCTION @extschema@.outbox_relay(
     OUT pid integer, OUT state text, OUT read_pos bigint, OUT read_xmax xid8, OUT in_flight bigint, OUT in_flight_bytes bigint,
     OUT published bigint, OUT last_published_at timestamptz, OUT heartbeat_age interval, OUT last_error text) RETURNS record
@@ -277,6 +291,23 @@ COMMENT ON COLUMN @extschema@.outbox_event.lease_token IS 'The lease it is being
 COMMENT ON COLUMN @extschema@.outbox_event.lease_until IS 'Until when; NULL unless leased.';
 COMMENT ON COLUMN @extschema@.outbox_event.published_at IS 'When it was settled as published.';
 COMMENT ON COLUMN @extschema@.outbox_event.last_error IS 'Why it is retrying or failed.';
+
+CREATE VIEW @extschema@.outbox_dead_letter AS
+    SELECT l.event_id, l.aggregate_type, l.aggregate_id, l.event_type, l.payload, l.headers, l.topic, l.created_at, p.attempts, p.last_error, p.parked_at AS failed_at
+      FROM @extschema@.outbox_parked p JOIN @extschema@.outbox_log l ON l.event_id = p.event_id
+     WHERE p.reason = 'failed';
+COMMENT ON VIEW @extschema@.outbox_dead_letter IS 'Events that were given up. They stay until outbox_retry() or outbox_discard(); later events of their aggregates wait behind them.';
+COMMENT ON COLUMN @extschema@.outbox_dead_letter.event_id IS 'Identity of the event.';
+COMMENT ON COLUMN @extschema@.outbox_dead_letter.aggregate_type IS 'Its aggregate type.';
+COMMENT ON COLUMN @extschema@.outbox_dead_letter.aggregate_id IS 'Its aggregate id.';
+COMMENT ON COLUMN @extschema@.outbox_dead_letter.event_type IS 'Its event type.';
+COMMENT ON COLUMN @extschema@.outbox_dead_letter.payload IS 'Its payload.';
+COMMENT ON COLUMN @extschema@.outbox_dead_letter.headers IS 'Its headers.';
+COMMENT ON COLUMN @extschema@.outbox_dead_letter.topic IS 'The topic it named, if any.';
+COMMENT ON COLUMN @extschema@.outbox_dead_letter.created_at IS 'When it was emitted.';
+COMMENT ON COLUMN @extschema@.outbox_dead_letter.attempts IS 'How often it was refused.';
+COMMENT ON COLUMN @extschema@.outbox_dead_letter.last_error IS 'Why it was given up.';
+COMMENT ON COLUMN @extschema@.outbox_dead_letter.failed_at IS 'When it was first parked.';
 
 -- Each branch is one index range, so that the set costs what it holds and not what the log holds. The second bound of each range is always true;
 -- it is there because the planner takes a range between two bounds it does not know for narrow (0.5 %), a one-sided one for a third of the table.
@@ -375,4 +406,7 @@ REVOKE ALL ON FUNCTION @extschema@.outbox_refuse_update() FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.outbox_emit(text, text, text, jsonb, jsonb, text, uuid, timestamptz) FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.inbox_try_consume(text, uuid) FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.outbox_arm() FROM PUBLIC;
+REVOKE ALL ON FUNCTION @extschema@.outbox_retry(uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION @extschema@.outbox_retry_all(text, text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION @extschema@.outbox_discard(uuid, text) FROM PUBLIC;
 -- Left to PUBLIC, because PostgreSQL checks them against the role that inserts or selects and not against the view's owner: the two column defaults and outbox_relay().

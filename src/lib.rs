@@ -4,11 +4,13 @@
 //! [`relay`] reads a step, flushes WAL, sends through the crate outbox-kafka, and settles what Kafka acknowledged. [`launcher`] keeps one relay for
 //! each database that has the extension. What is decided without PostgreSQL and Kafka lives in the crate outbox-core.
 
+mod admin;
 mod emit;
 mod foreign;
 mod guc;
 mod inbox;
 mod install;
+mod janitor;
 mod launcher;
 mod pg;
 mod relay;

@@ -134,6 +134,8 @@ pub struct Slot {
     in_flight_bytes: AtomicU64,
     published: AtomicU64,
     last_published_at: AtomicI64,
+    janitor: AtomicBool,
+    new_session: AtomicBool,
 }
 
 impl Board {
@@ -156,6 +158,8 @@ impl Board {
                 in_flight_bytes: AtomicU64::new(0),
                 published: AtomicU64::new(0),
                 last_published_at: AtomicI64::new(0),
+                janitor: AtomicBool::new(false),
+                new_session: AtomicBool::new(false),
             }),
         }
     }
@@ -325,6 +329,29 @@ impl Slot {
     pub fn published(&self) -> (u64, Option<i64>) {
         let at = self.last_published_at.load(Ordering::Relaxed);
         (self.published.load(Ordering::Relaxed), (at != 0).then_some(at))
+    }
+
+    /// Committing backend: what is parked was changed by somebody else than the relay.
+    pub fn ask_for_new_session(&self) {
+        self.new_session.store(true, Ordering::Release);
+    }
+
+    /// Relay: was a new session asked for since the last look?
+    pub fn take_new_session(&self) -> bool {
+        self.new_session.swap(false, Ordering::AcqRel)
+    }
+
+    /// Janitor: it is this process's turn; false when another is at work.
+    pub fn janitor_begins(&self) -> bool {
+        !self.janitor.swap(true, Ordering::AcqRel)
+    }
+
+    pub fn janitor_ends(&self) {
+        self.janitor.store(false, Ordering::Release);
+    }
+
+    pub fn janitor_at_work(&self) -> bool {
+        self.janitor.load(Ordering::Acquire)
     }
 
     /// Nothing is read or in flight: at the start and the end of a relay's work.

@@ -11,6 +11,7 @@ thread_local! {
     // A server process has one thread; thread_local is Rust's way to say so.
     static REGISTERED: Cell<bool> = const { Cell::new(false) };
     static RELAY: Cell<bool> = const { Cell::new(false) };
+    static NEW_SESSION: Cell<bool> = const { Cell::new(false) };
     static LAUNCHER: Cell<bool> = const { Cell::new(false) };
     static SLOT: Cell<usize> = const { Cell::new(0) };
 }
@@ -20,6 +21,12 @@ pub fn relay_at_commit() {
     if !RELAY.replace(true) {
         register();
     }
+}
+
+/// The current transaction changed what is parked: have the relay load it anew when it commits.
+pub fn new_session_at_commit() {
+    NEW_SESSION.set(true);
+    relay_at_commit();
 }
 
 /// The current transaction created the extension: wake the launcher when it commits.
@@ -35,7 +42,7 @@ fn register() {
 }
 
 fn ended(end: xact::End) {
-    let (relay, launcher) = (RELAY.replace(false), LAUNCHER.replace(false));
+    let (relay, new_session, launcher) = (RELAY.replace(false), NEW_SESSION.replace(false), LAUNCHER.replace(false));
     if end != xact::End::Committed || !(relay || launcher) {
         return;
     }
@@ -54,6 +61,9 @@ fn ended(end: xact::End) {
             }
         }
         if index != usize::MAX {
+            if new_session {
+                board.slot(index).ask_for_new_session();
+            }
             board.slot(index).wake();
         }
     }

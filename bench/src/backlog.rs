@@ -17,7 +17,9 @@ pub fn payload(number: usize) -> String {
 /// The same as an SQL expression of the integer column `n`.
 fn payload_sql() -> String {
     // Numbers stand out by their surroundings: the first is the order's, the second the customer's.
-    let text = payload(0).replace("\"order\": 0", "\"order\": %s").replace("\"id\": 0", "\"id\": %s");
+    let text = payload(0)
+        .replace("\"order\": 0", "\"order\": %s")
+        .replace("\"id\": 0", "\"id\": %s");
     format!("format('{text}', n, n % {AGGREGATES})::jsonb")
 }
 
@@ -89,7 +91,9 @@ impl Records {
 
     fn push(&mut self, [id, key, value]: [&str; 3], timestamp_ms: i64, partitions: u32) {
         let start = self.bytes.len();
-        [id, key, value].iter().for_each(|part| self.bytes.extend_from_slice(part.as_bytes()));
+        [id, key, value]
+            .iter()
+            .for_each(|part| self.bytes.extend_from_slice(part.as_bytes()));
         self.entries.push(Entry {
             start,
             key: start + id.len(),

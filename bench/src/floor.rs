@@ -26,21 +26,22 @@ pub fn producer(brokers: &str) -> Producer {
     .expect("the extension's own settings are right")
 }
 
-/// Produces every record and waits for every report; returns the seconds from making the producer to the last report.
-pub fn produce_all(brokers: &str, topic: &str, records: &Records) -> f64 {
+/// Produces the first so many records and waits for every report; returns the seconds from making the producer to the
+/// last report.
+pub fn produce_all(brokers: &str, topic: &str, records: &Records, count: usize) -> f64 {
     let began = Instant::now();
     let producer = producer(brokers);
     let (mut sent, mut acknowledged) = (0, 0);
     let mut reports = Vec::new();
     let mut heard = Instant::now();
-    while acknowledged < records.len() {
+    while acknowledged < count {
         let mut full = false;
-        let until = records.len().min(sent + SENDS_PER_TURN);
+        let until = count.min(sent + SENDS_PER_TURN);
         while sent < until && !full {
             full = !send(&producer, topic, records, sent);
             sent += usize::from(!full);
         }
-        if full || sent == records.len() {
+        if full || sent == count {
             wait_readable(producer.event_fd(), Duration::from_secs(1));
         }
         let served = take(&producer, &mut reports);
@@ -48,7 +49,11 @@ pub fn produce_all(brokers: &str, topic: &str, records: &Records) -> f64 {
         if served > 0 {
             heard = Instant::now();
         }
-        assert!(heard.elapsed() < SILENCE, "the broker does not answer: {:?}", producer.outage());
+        assert!(
+            heard.elapsed() < SILENCE,
+            "the broker does not answer: {:?}",
+            producer.outage()
+        );
     }
     began.elapsed().as_secs_f64()
 }

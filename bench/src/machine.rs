@@ -3,8 +3,8 @@
 use std::fs;
 use std::process::Command;
 
+use outbox_e2e::broker;
 use outbox_e2e::shell::{pg_program, repository, stdout, target, try_run};
-use outbox_e2e::{broker, shell};
 use serde_json::{Value, json};
 
 /// Cores at work before a row is measured; above it the figures are called provisional.
@@ -114,7 +114,7 @@ fn kafka() -> String {
         let name = jar.file_name().into_string().ok()?;
         Some(name.strip_prefix("kafka_2.13-")?.strip_suffix(".jar")?.to_owned())
     });
-    let java = shell::try_run(Command::new("java").arg("-version"));
+    let java = try_run(Command::new("java").arg("-version"));
     let java = String::from_utf8_lossy(&java.stderr)
         .lines()
         .next()

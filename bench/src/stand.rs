@@ -16,7 +16,7 @@ const SETTINGS: [(&str, &str); 4] = [
 ];
 
 /// As many as a small production topic has, and what the drain's bar asks for at the least.
-const PARTITIONS: i32 = 3;
+pub const PARTITIONS: i32 = 3;
 
 pub struct Stand {
     pub cluster: Cluster,
@@ -47,7 +47,11 @@ impl Stand {
         self.cluster
             .configure(&[("outbox_ext.enabled", if on { "on" } else { "off" })]);
         db.run("SELECT pg_reload_conf()");
-        let wanted = if on { "state <> 'disabled'" } else { "state = 'disabled'" };
+        let wanted = if on {
+            "state <> 'disabled'"
+        } else {
+            "state = 'disabled'"
+        };
         db.wait_true(&format!("SELECT {wanted} FROM outbox_status"), seconds(10));
     }
 

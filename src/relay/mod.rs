@@ -6,9 +6,9 @@
 //! What is decided without a server is in outbox-core; what touches librdkafka is in outbox-kafka.
 
 mod report;
-mod session;
+pub mod session;
 mod step;
-mod store;
+pub mod store;
 
 use crate::guc::Settings;
 use crate::pg::spi;
@@ -96,7 +96,7 @@ fn serve(board: &'static Board, index: usize, generation: u32) -> Phase {
         } else if settings.brokers.is_empty() {
             idle(slot, generation, State::NoBrokers, None, &mut reporter)
         } else {
-            match Session::open(&settings, slot, generation, &mut reporter) {
+            match Session::open(&settings, index, slot, generation, &mut reporter) {
                 Ok(session) => session.run(&mut teardowns),
                 Err(end) => end,
             }

@@ -12,6 +12,7 @@ use super::report::Reporter;
 use super::step::{self, Body, Reader, Rules};
 use super::store::{Fence, Store};
 use crate::guc::Settings;
+use crate::janitor;
 use crate::pg::catalog::{self, Schema};
 use crate::pg::spi::{self, Spi};
 use crate::pg::txn::{self, Isolation, Transaction};
@@ -42,7 +43,7 @@ const BEGINNING: &str = "3:3:";
 pub enum End {
     /// SIGTERM, or the postmaster is gone.
     Shutdown,
-    /// Settings changed: start again with them.
+    /// Settings changed, or what is parked: start again with what is now.
     Settings,
     /// ALTER DATABASE or ALTER ROLE changed what this session was given at its start: only a new process gets the new ones.
     DatabaseSettings,
@@ -88,6 +89,7 @@ impl Place {
 
 pub struct Session<'a> {
     settings: &'a Settings,
+    index: usize,
     slot: &'a Slot,
     generation: u32,
     reporter: &'a mut Reporter,
@@ -110,6 +112,7 @@ pub struct Session<'a> {
     settled_at_ms: u64,
     next_due: Option<i64>,
     look_for_due: bool,
+    swept_at_ms: u64,
     /// Publishing is held up, and by what.
     hindrance: Option<(State, &'static str)>,
     reports: Vec<Report>,
@@ -117,7 +120,7 @@ pub struct Session<'a> {
 
 impl<'a> Session<'a> {
     /// Acquires the lease and loads what was left. The caller has found the extension and brokers.
-    pub fn open(settings: &'a Settings, slot: &'a Slot, generation: u32, reporter: &'a mut Reporter) -> Result<Session<'a>, End> {
+    pub fn open(settings: &'a Settings, index: usize, slot: &'a Slot, generation: u32, reporter: &'a mut Reporter) -> Result<Session<'a>, End> {
         let template = TopicTemplate::parse(&settings.topic).map_err(|error| End::Misconfigured(format!("outbox_ext.topic: {error}")))?;
         let options = outbox_kafka::parse_options(&settings.kafka_options)
             .map_err(|error| End::Misconfigured(format!("outbox_ext.kafka_options: {error}")))?;
@@ -176,6 +179,7 @@ impl<'a> Session<'a> {
         slot.set_state(State::Running);
         Ok(Session {
             settings,
+            index,
             slot,
             generation,
             reporter,
@@ -195,6 +199,7 @@ impl<'a> Session<'a> {
             settled_at_ms: 0,
             next_due: None,
             look_for_due: true,
+            swept_at_ms: now,
             hindrance: None,
             reports: Vec::new(),
         })
@@ -236,6 +241,9 @@ impl<'a> Session<'a> {
                 return Err(End::Settings);
             }
         }
+        if self.slot.take_new_session() {
+            return Err(End::Settings);
+        }
         let woken = self.slot.take_wake();
         let now = runtime::monotonic_ms();
         let polled = now >= self.polled_at_ms + self.settings.poll_interval_ms;
@@ -252,6 +260,7 @@ impl<'a> Session<'a> {
         let sends_left = self.send(now)?;
         self.settle_if_due(now)?;
         let read = if self.may_read(now) { self.read()? } else { false };
+        self.sweep_if_due(now);
         self.tell();
         if reports_left || sends_left || read {
             return Ok(());
@@ -521,6 +530,13 @@ impl<'a> Session<'a> {
         self.slot.add_published(settlement.events, txn::now());
         if !settlement.parks.is_empty() || !settlement.unparks.is_empty() || !settlement.reparks.is_empty() {
             self.look_for_due = true;
+        }
+    }
+
+    fn sweep_if_due(&mut self, now: u64) {
+        if janitor::interval_ms(self.settings).is_some_and(|interval| now >= self.swept_at_ms + interval) {
+            self.swept_at_ms = now;
+            janitor::start(self.slot, self.index);
         }
     }
 

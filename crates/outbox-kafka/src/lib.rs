@@ -7,8 +7,10 @@
 //! | module     | owns                                                                  |
 //! |------------|-----------------------------------------------------------------------|
 //! | `options`  | the user's librdkafka properties: reading them, refusing the harmful  |
-//! | `producer` | the producer of the fast lane, its settings, its end                  |
+//! | `producer` | the producer of the fast lane, from its start to its end              |
+//! | `settings` | the properties it is made with: ours, then the user's                 |
 //! | `metadata` | the thread that asks brokers about topics                             |
+//! | `outage`   | whether brokers can be reached                                        |
 //! | `error`    | the table from librdkafka's error codes to what the relay does        |
 //! | `logs`     | librdkafka's log lines: levels, limits, no secrets                    |
 //! | `native`   | the calls into librdkafka (`unsafe`)                                  |

@@ -1,4 +1,4 @@
-#![allow(unsafe_code)] // The one file that calls librdkafka.
+#![allow(unsafe_code)] // This file and native/event.rs call librdkafka, nothing else does.
 //! librdkafka behind safe types.
 //!
 //! Why not rust-rdkafka's producer: it takes one event a poll, clones a reference count for each
@@ -11,18 +11,20 @@
 //! one that the bindings' enum does not know.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::marker::PhantomData;
 use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::Arc;
 
 use rdkafka::bindings as rd;
 use rdkafka::bindings::rd_kafka_vtype_t as VType;
-use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::types::{RDKafkaConfRes, RDKafkaRespErr, RDKafkaType};
 
 use crate::producer::Record;
+
+mod event;
+
+pub(crate) use event::{Delivery, EventKind};
 
 /// The size librdkafka's documentation recommends for its error texts.
 const ERROR_TEXT_BYTES: usize = 512;
@@ -52,6 +54,8 @@ pub(crate) fn description(code: RDKafkaErrorCode) -> String {
     unsafe { text(rd::rd_kafka_err2str(code)) }
 }
 
+/// A copy of a C text; empty for null.
+///
 /// # Safety
 /// `text` must be null or a C string that lives through this call.
 unsafe fn text(text: *const c_char) -> String {
@@ -170,16 +174,6 @@ impl Client {
     pub(crate) fn disable_io_event(&self) {
         // SAFETY: -1 is the documented way to disable it.
         unsafe { rd::rd_kafka_queue_io_event_enable(self.main_queue, -1, ptr::null(), 0) };
-    }
-
-    /// The next event, without waiting.
-    pub(crate) fn poll(&self) -> Option<Event<'_>> {
-        // SAFETY: the queue is valid; a non-null event is ours to destroy.
-        let event = unsafe { rd::rd_kafka_queue_poll(self.main_queue, 0) };
-        (!event.is_null()).then_some(Event {
-            event,
-            client: PhantomData,
-        })
     }
 
     /// Events that wait to be polled.
@@ -334,84 +328,6 @@ impl Drop for Topic {
     fn drop(&mut self) {
         // SAFETY: we own this reference, and the client is still alive.
         unsafe { rd::rd_kafka_topic_destroy(self.rkt) };
-    }
-}
-
-/// What the main queue gave out.
-pub(crate) struct Event<'a> {
-    event: *mut rd::rd_kafka_event_t,
-    client: PhantomData<&'a Client>,
-}
-
-/// One delivery report.
-pub(crate) struct Delivery {
-    pub(crate) ticket: u64,
-    pub(crate) result: Result<(), RDKafkaErrorCode>,
-    pub(crate) offset: i64,
-}
-
-pub(crate) enum EventKind {
-    Deliveries,
-    Error(RDKafkaErrorCode, String),
-    Log(RDKafkaLogLevel, String, String),
-    Other,
-}
-
-impl Event<'_> {
-    pub(crate) fn kind(&self) -> EventKind {
-        // SAFETY: the event is valid; texts are copied before it is destroyed.
-        unsafe {
-            match rd::rd_kafka_event_type(self.event) {
-                rd::RD_KAFKA_EVENT_DR => EventKind::Deliveries,
-                rd::RD_KAFKA_EVENT_ERROR => EventKind::Error(
-                    rd::rd_kafka_event_error(self.event).into(),
-                    text(rd::rd_kafka_event_error_string(self.event)),
-                ),
-                rd::RD_KAFKA_EVENT_LOG => {
-                    let (mut kind, mut line, mut level) = (ptr::null(), ptr::null(), 0);
-                    rd::rd_kafka_event_log(self.event, &mut kind, &mut line, &mut level);
-                    EventKind::Log(log_level(level), text(kind), text(line))
-                }
-                _ => EventKind::Other,
-            }
-        }
-    }
-
-    /// The reports of a `Deliveries` event: all of one batch.
-    pub(crate) fn next_delivery(&self) -> Option<Delivery> {
-        // SAFETY: the event is valid, and so is each message until the event is destroyed.
-        unsafe {
-            let message = rd::rd_kafka_event_message_next(self.event);
-            if message.is_null() {
-                return None;
-            }
-            let code = read_code(&raw const (*message).err);
-            Some(Delivery {
-                ticket: (*message)._private as usize as u64,
-                result: if code == 0 { Ok(()) } else { Err(code_from_raw(code)) },
-                offset: (*message).offset,
-            })
-        }
-    }
-}
-
-impl Drop for Event<'_> {
-    fn drop(&mut self) {
-        // SAFETY: the event is ours, and the client that it belongs to is borrowed.
-        unsafe { rd::rd_kafka_event_destroy(self.event) };
-    }
-}
-
-fn log_level(level: c_int) -> RDKafkaLogLevel {
-    match level {
-        ..=0 => RDKafkaLogLevel::Emerg,
-        1 => RDKafkaLogLevel::Alert,
-        2 => RDKafkaLogLevel::Critical,
-        3 => RDKafkaLogLevel::Error,
-        4 => RDKafkaLogLevel::Warning,
-        5 => RDKafkaLogLevel::Notice,
-        6 => RDKafkaLogLevel::Info,
-        _ => RDKafkaLogLevel::Debug,
     }
 }
 

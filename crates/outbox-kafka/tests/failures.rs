@@ -185,6 +185,17 @@ fn questions_are_answered_while_nobody_answers() {
 }
 
 #[test]
+fn a_slow_broker_is_heard_out() {
+    let mock = mock();
+    mock.create_topic("t", 3, 1).unwrap();
+    let mut driver = producer(&mock.bootstrap_servers(), &[]);
+    assert_eq!(driver.ask("t"), TopicMetadata::Partitions(3));
+    mock.broker_round_trip_time(-1, std::time::Duration::from_millis(700))
+        .unwrap();
+    assert_eq!(driver.ask("t"), TopicMetadata::Partitions(3));
+}
+
+#[test]
 fn an_outage_is_seen_and_its_end_too_though_nothing_is_sent() {
     let mock = mock();
     mock.create_topic("t", 1, 1).unwrap();

@@ -95,13 +95,26 @@ impl Broker {
         assert!(status.success(), "Kafka did not start:\n{}", said());
     }
 
+    /// Stops it in order.
     #[track_caller]
     pub fn stop(&self) {
+        self.end("TERM");
+    }
+
+    /// Ends its process at once, as a crash does.
+    #[track_caller]
+    pub fn kill(&self) {
+        self.end("KILL");
+    }
+
+    #[track_caller]
+    fn end(&self, signal: &str) {
         let folder = self.folder.as_ref().expect("only a broker of ours is stopped");
         shell::run(
             Command::new(shell::repository().join("scripts/kafka"))
                 .arg("stop")
-                .arg(folder),
+                .arg(folder)
+                .arg(signal),
         );
     }
 

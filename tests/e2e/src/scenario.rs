@@ -83,7 +83,14 @@ impl Scenario {
     /// types on the shared broker: complete, nothing invented, in order.
     #[track_caller]
     pub fn judge_all(&self, db: &mut Db, deadline: Duration) -> (Verdict, Vec<Record>) {
-        let (verdict, records) = self.judge_complete(db, deadline);
+        self.judge_all_on(Broker::shared(), db, deadline)
+    }
+
+    /// The same on a broker of the scenario's own.
+    #[track_caller]
+    pub fn judge_all_on(&self, broker: &Broker, db: &mut Db, deadline: Duration) -> (Verdict, Vec<Record>) {
+        let (verdict, records) = self.judge(broker, db, deadline);
+        verdict.assert_complete();
         verdict.assert_in_order();
         (verdict, records)
     }
@@ -91,15 +98,18 @@ impl Scenario {
     /// The same where order is not defined.
     #[track_caller]
     pub fn judge_complete(&self, db: &mut Db, deadline: Duration) -> (Verdict, Vec<Record>) {
+        let (verdict, records) = self.judge(Broker::shared(), db, deadline);
+        verdict.assert_complete();
+        (verdict, records)
+    }
+
+    #[track_caller]
+    fn judge(&self, broker: &Broker, db: &mut Db, deadline: Duration) -> (Verdict, Vec<Record>) {
         db.wait_drained(deadline);
         let types: Vec<String> = db.all("SELECT DISTINCT aggregate_type FROM outbox_log");
-        let records: Vec<Record> = types
-            .iter()
-            .flat_map(|name| Broker::shared().read(&topic_of(name)))
-            .collect();
+        let records: Vec<Record> = types.iter().flat_map(|name| broker.read(&topic_of(name))).collect();
         let verdict = judge(&committed(db), &records);
         eprintln!("  {}: {}", self.name, verdict.summary());
-        verdict.assert_complete();
         (verdict, records)
     }
 

@@ -4,7 +4,7 @@ use outbox_e2e::judge::counters_backwards;
 use outbox_e2e::scenario::{STOP_SECONDS_MAX, topic_of};
 use outbox_e2e::{Broker, Db, Scenario, Stop, seconds, shell, wait};
 
-use crate::load::{Commits, Load, counter};
+use crate::load::{Commits, Load, counter, finish_prepared};
 
 trials![
     alone killed_relay_in_a_backlog,
@@ -115,13 +115,6 @@ fn immediate_stop_under_asynchronous_commits(name: &str) {
     let (_, records) = s.judge_all(&mut db, seconds(60));
     let backwards = counters_backwards(&records, counter);
     assert!(backwards.is_empty(), "{backwards:#?}");
-}
-
-/// A crash may come between PREPARE and COMMIT PREPARED.
-fn finish_prepared(db: &mut Db) {
-    for name in db.all::<String>("SELECT gid FROM pg_prepared_xacts") {
-        db.run(&format!("COMMIT PREPARED '{name}'"));
-    }
 }
 
 /// BGW-31: the relay hands over what it has, settles and goes; nothing is published twice.

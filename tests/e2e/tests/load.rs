@@ -116,6 +116,13 @@ pub fn counter(record: &Record) -> i64 {
         .unwrap_or_else(|| panic!("a counter in {value}"))
 }
 
+/// A crash may come between PREPARE and COMMIT PREPARED.
+pub fn finish_prepared(db: &mut Db) {
+    for name in db.all::<String>("SELECT gid FROM pg_prepared_xacts") {
+        db.run(&format!("COMMIT PREPARED '{name}'"));
+    }
+}
+
 struct Writer {
     cluster: Cluster,
     number: u64,

@@ -12,6 +12,7 @@ macro_rules! trials {
 
 mod atomic;
 mod attacks;
+mod chaos;
 mod contract;
 mod crash;
 mod databases;
@@ -55,6 +56,11 @@ fn stops_broker(name: &'static str, body: fn(&str)) -> Trial {
     scenario(name, body).with_ignored_flag(broker::external().is_some())
 }
 
+/// Both.
+fn stops_broker_alone(name: &'static str, body: fn(&str)) -> Trial {
+    alone(name, body).with_ignored_flag(broker::external().is_some())
+}
+
 fn main() {
     let arguments = Arguments::from_args();
     let trials = [
@@ -63,6 +69,7 @@ fn main() {
         order::trials(),
         writers::trials(),
         crash::trials(),
+        chaos::trials(),
         attacks::trials(),
         databases::trials(),
         dump::trials(),

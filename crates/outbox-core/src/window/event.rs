@@ -35,7 +35,7 @@ impl Ticket {
 /// Stored in `outbox_parked.aggregate_key` (big-endian), so it never changes: FNV-1a of 128 bits over
 /// the type's length (8 bytes, little-endian), the type and the id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AggregateKey(u64, u64);
+pub struct AggregateKey(pub u128);
 
 impl AggregateKey {
     pub fn of(aggregate_type: &str, aggregate_id: &str) -> AggregateKey {

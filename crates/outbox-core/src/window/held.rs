@@ -32,8 +32,8 @@ impl Hasher for KeyHasher {
         }
     }
 
-    fn write_u64(&mut self, value: u64) {
-        self.0 ^= value;
+    fn write_u128(&mut self, value: u128) {
+        self.0 = value as u64;
     }
 }
 

@@ -46,7 +46,7 @@ pub use topics::TopicId;
 
 use crate::cursor::Cursor;
 use held::{HeldAggregates, Place};
-use step::{State, Step};
+use step::{Slot, State, Step};
 use topics::Topics;
 
 /// The bounds of a window, and how a missing topic is asked for again.
@@ -130,7 +130,7 @@ impl<B> Window<B> {
 
     /// The topic whose [`TopicId::to_u64`] this is; none for any other number.
     pub fn topic_from_u64(&self, number: u64) -> Option<TopicId> {
-        self.topics.from_u64(number)
+        self.topics.by_number(number)
     }
 
     pub fn topic_name(&self, topic: TopicId) -> &Arc<str> {
@@ -148,30 +148,31 @@ impl<B> Window<B> {
         self.events += count;
         self.unsent += count;
         self.bytes += bytes;
-        self.steps.push_back(Step::new(cursor, events, body));
-        for index in 0..count as u32 {
-            self.place(number, index, now_ms);
+        let slots = events.iter().map(Slot::new).collect();
+        self.steps.push_back(Step::new(cursor, slots, body));
+        for (index, event) in events.into_iter().enumerate() {
+            self.place((number, index as u32), event.fate, now_ms);
         }
         let step = &mut self.steps[(number - self.first) as usize];
         self.bytes -= step.free_body();
     }
 
     /// Decides what becomes of an event that was just read.
-    fn place(&mut self, number: u64, index: u32, now_ms: u64) {
+    fn place(&mut self, (number, index): Place, fate: Fate, now_ms: u64) {
         let step = &self.steps[(number - self.first) as usize];
         let event = &step.events[index as usize];
         let held = self.held.holds(event.aggregate, (number, index));
         let (may_go, reason) = match event.source {
-            Source::Log if event.fate == Fate::Scheduled => (false, Some((ParkReason::Scheduled, None))),
+            Source::Log if fate == Fate::Scheduled => (false, Some((ParkReason::Scheduled, None))),
             Source::Log
             | Source::Parked {
                 reason: ParkReason::Scheduled,
                 ..
             } if held => (false, Some((ParkReason::Behind, None))),
-            Source::Parked { .. } if event.fate == Fate::Scheduled => (false, None),
+            Source::Parked { .. } if fate == Fate::Scheduled => (false, None),
             Source::Parked { .. } if step.stopped.contains_key(&event.aggregate) => (false, None),
-            Source::Log | Source::Parked { .. } => match (&event.fate, self.topics.missing(event.topic)) {
-                (Fate::Defect(error), _) => (false, Some((ParkReason::Failed, Some(error.clone())))),
+            Source::Log | Source::Parked { .. } => match (fate, self.topics.missing(event.topic)) {
+                (Fate::Defect(error), _) => (false, Some((ParkReason::Failed, Some(error)))),
                 (_, Some(error)) => (false, Some((ParkReason::Topic, Some(error.clone())))),
                 (_, None) => (true, None),
             },
@@ -280,12 +281,13 @@ impl<B> Window<B> {
     /// The event's outcome is settled as far as the window goes.
     fn decide(&mut self, (number, index): Place) {
         let step = &mut self.steps[(number - self.first) as usize];
-        if std::mem::replace(&mut step.states[index as usize], State::Decided) == State::Unsent {
+        let event = &mut step.events[index as usize];
+        let bytes = u64::from(event.bytes);
+        if std::mem::replace(&mut event.state, State::Decided) == State::Unsent {
             step.unsent -= 1;
             self.unsent -= 1;
         }
         step.undecided -= 1;
-        let bytes = u64::from(step.events[index as usize].bytes);
         if step.body.is_some() {
             step.bytes_lingering += bytes;
         } else {

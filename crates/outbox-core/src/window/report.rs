@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::answer::{Effect, TopicAnswer};
-use super::event::{Meta, ParkReason, Source, Ticket};
+use super::event::{ParkReason, Source, Ticket};
 use super::held::Place;
-use super::step::{State, Unpark};
+use super::step::{Slot, State, Unpark};
 use super::topics::TopicId;
 use super::{Dispatch, Window};
 
@@ -16,14 +16,14 @@ impl<B> Window<B> {
         let ticket = self.ready.pop_front()?;
         let (number, index) = self.place_of(ticket);
         let step = &mut self.steps[(number - self.first) as usize];
-        step.states[index as usize] = State::Outstanding;
+        let event = &mut step.events[index as usize];
+        event.state = State::Outstanding;
         step.unsent -= 1;
         if step.unsent == 0 {
             self.sent_out = Some(number);
         }
         self.unsent -= 1;
         self.outstanding += 1;
-        let event = &step.events[index as usize];
         let partition = self.topics.sent(event.topic, event.key_hash);
         Some(Dispatch {
             ticket,
@@ -38,11 +38,12 @@ impl<B> Window<B> {
             return;
         };
         let step = &mut self.steps[(number - self.first) as usize];
-        step.states[index as usize] = State::Unsent;
+        let event = &mut step.events[index as usize];
+        event.state = State::Unsent;
         step.unsent += 1;
         self.unsent += 1;
         self.outstanding -= 1;
-        self.topics.unsent(step.events[index as usize].topic);
+        self.topics.unsent(event.topic);
         self.ready.push_front(ticket);
     }
 
@@ -51,12 +52,6 @@ impl<B> Window<B> {
         let (number, _) = self.place_of(Ticket { step, index: 0 });
         let body = self.steps[(number - self.first) as usize].body.as_ref();
         body.expect("a step keeps its body while one of its events is unsent")
-    }
-
-    /// What is known of an event in flight.
-    pub fn event(&self, ticket: Ticket) -> &Meta {
-        let (number, index) = self.place_of(ticket);
-        &self.steps[(number - self.first) as usize].events[index as usize]
     }
 
     /// Kafka has acknowledged the event, with an offset.
@@ -91,7 +86,7 @@ impl<B> Window<B> {
             return;
         };
         self.outstanding -= 1;
-        let topic = self.event(ticket).topic;
+        let topic = self.slot(ticket).topic;
         let unsent = if self.topics.missing(topic).is_none() {
             self.recall(topic)
         } else {
@@ -164,7 +159,7 @@ impl<B> Window<B> {
         let mut unsent = self.topics.take_queued(topic);
         let ready = std::mem::take(&mut self.ready);
         for ticket in ready {
-            if self.event(ticket).topic == topic {
+            if self.slot(ticket).topic == topic {
                 unsent.push(ticket);
             } else {
                 self.ready.push_back(ticket);
@@ -176,7 +171,7 @@ impl<B> Window<B> {
 
     fn admit_all(&mut self, topic: TopicId, tickets: Vec<Ticket>) {
         for ticket in tickets {
-            let hash = self.event(ticket).key_hash;
+            let hash = self.slot(ticket).key_hash;
             self.topics.admit(topic, ticket, hash, &mut self.ready);
         }
     }
@@ -188,6 +183,11 @@ impl<B> Window<B> {
         {
             self.bytes -= step.free_body();
         }
+    }
+
+    fn slot(&self, ticket: Ticket) -> &Slot {
+        let (number, index) = self.place_of(ticket);
+        &self.steps[(number - self.first) as usize].events[index as usize]
     }
 
     /// Undoes the wrapping of a ticket's step number.
@@ -202,7 +202,7 @@ impl<B> Window<B> {
     fn outstanding_place(&self, ticket: Ticket) -> Option<Place> {
         let (number, index) = self.place_of(ticket);
         let step = self.steps.get((number - self.first) as usize)?;
-        let state = step.states.get(index as usize)?;
-        (*state == State::Outstanding).then_some((number, index))
+        let event = step.events.get(index as usize)?;
+        (event.state == State::Outstanding).then_some((number, index))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::event::{AggregateKey, Meta, ParkReason};
+use super::event::{AggregateKey, Meta, ParkReason, Source};
 use super::topics::TopicId;
 use crate::cursor::Cursor;
 
@@ -83,12 +83,36 @@ pub(super) enum State {
     Decided,
 }
 
+/// An event in flight: what is needed of its [`Meta`], in one cache line.
+pub(super) struct Slot {
+    pub event_id: [u8; 16],
+    pub aggregate: AggregateKey,
+    pub topic: TopicId,
+    pub key_hash: u32,
+    pub bytes: u32,
+    pub source: Source,
+    pub state: State,
+}
+
+impl Slot {
+    pub fn new(event: &Meta) -> Slot {
+        Slot {
+            event_id: event.event_id,
+            aggregate: event.aggregate,
+            topic: event.topic,
+            key_hash: event.key_hash,
+            bytes: event.bytes,
+            source: event.source,
+            state: State::Unsent,
+        }
+    }
+}
+
 /// A step in flight.
 pub(super) struct Step<B> {
     /// Kept while an event of the step is unsent.
     pub body: Option<B>,
-    pub events: Vec<Meta>,
-    pub states: Vec<State>,
+    pub events: Vec<Slot>,
     pub unsent: usize,
     pub undecided: usize,
     /// Bytes of decided events that the body still occupies.
@@ -100,7 +124,7 @@ pub(super) struct Step<B> {
 }
 
 impl<B> Step<B> {
-    pub fn new(cursor: Option<Cursor>, events: Vec<Meta>, body: B) -> Step<B> {
+    pub fn new(cursor: Option<Cursor>, events: Vec<Slot>, body: B) -> Step<B> {
         let count = events.len();
         let parked_step = cursor.is_none();
         let outcome = Settlement {
@@ -112,7 +136,6 @@ impl<B> Step<B> {
         Step {
             body: Some(body),
             events,
-            states: vec![State::Unsent; count],
             unsent: count,
             undecided: count,
             bytes_lingering: 0,

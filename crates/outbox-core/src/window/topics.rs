@@ -311,9 +311,8 @@ impl Topics {
         }
     }
 
-    /// Gives out the recovered topics. Until a read for them finds nothing, each settled step of
-    /// parked events brings them up again: see [`Self::recover_taken`].
-    pub fn from_u64(&self, number: u64) -> Option<TopicId> {
+    /// The topic with this number, if there is one.
+    pub fn by_number(&self, number: u64) -> Option<TopicId> {
         u32::try_from(number)
             .ok()
             .filter(|&index| (index as usize) < self.topics.len())
@@ -324,6 +323,8 @@ impl Topics {
         !self.recovered.is_empty()
     }
 
+    /// Gives out the recovered topics. Until a read for them finds nothing, each settled step of
+    /// parked events brings them up again: see [`Self::recover_taken`].
     pub fn take_recovered(&mut self) -> Vec<TopicId> {
         let mut recovered = std::mem::take(&mut self.recovered);
         recovered.retain(|&id| {
