@@ -2,7 +2,7 @@
 # Variables: PG_CONFIG=/path/to/pg_config chooses the PostgreSQL; OUTBOX_TEST_BROKERS=host:port uses that Kafka in tests.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install demo demo-down env test bench lint test-unit test-exports test-sql test-isolation test-e2e bench fmt clean
+.PHONY: help setup build install demo demo-down env test lint test-unit test-exports test-sql test-isolation test-e2e bench fmt clean
 
 ifdef PG_CONFIG
 export PG_CONFIG
@@ -50,10 +50,7 @@ test-isolation: ## concurrent sessions, step by step
 test-e2e: ## end to end: real PostgreSQL, real Kafka
 	@scripts/test.sh e2e
 
-bench: ## measure against the floors of the same work without it (ten minutes)
-	@scripts/bench.sh
-
-bench: ## measure: latency, drain, emit, idle (BENCH="drain --rounds 3" measures only that)
+bench: ## measure against the floors of the same work (ten minutes); BENCH="drain --rounds 3" measures only that
 	@scripts/bench.sh $(BENCH)
 
 fmt: ## format the Rust code

@@ -25,7 +25,12 @@ fn outbox_retry(fcinfo: pg_sys::FunctionCallInfo) -> bool {
 fn outbox_retry_all(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     let args = Args::new(fcinfo);
     let filter = "($1 IS NULL OR aggregate_type = $1) AND ($2 IS NULL OR last_error LIKE $2)";
-    retry(&args, filter, &[types::TEXT, types::TEXT], &[args.datum(0), args.datum(1)]) as i64
+    retry(
+        &args,
+        filter,
+        &[types::TEXT, types::TEXT],
+        &[args.datum(0), args.datum(1)],
+    ) as i64
 }
 
 fn retry(args: &Args, filter: &str, argument_types: &[pg_sys::Oid], values: &[Option<pg_sys::Datum>]) -> usize {
@@ -49,11 +54,18 @@ fn outbox_discard(fcinfo: pg_sys::FunctionCallInfo) -> bool {
          ' (', last_error, ')') WHERE reason = 'failed' AND event_id = $1",
         args.schema().quoted
     );
-    change(&sql, &[types::UUID, types::TEXT], &[args.datum(0), Some(text_datum(reason))]) > 0
+    change(
+        &sql,
+        &[types::UUID, types::TEXT],
+        &[args.datum(0), Some(text_datum(reason))],
+    ) > 0
 }
 
 fn change(sql: &str, argument_types: &[pg_sys::Oid], values: &[Option<pg_sys::Datum>]) -> usize {
-    let changed = spi::connected(|spi| spi.execute(&spi.prepare(sql, argument_types), values, Access::Write).count());
+    let changed = spi::connected(|spi| {
+        spi.execute(&spi.prepare(sql, argument_types), values, Access::Write)
+            .count()
+    });
     if changed > 0 {
         wakeup::new_session_at_commit();
     }

@@ -68,18 +68,24 @@ fn outbox_emit(fcinfo: pg_sys::FunctionCallInfo) -> pgrx::Uuid {
     check_topic(topic, aggregate_type, event_type);
     let own = record::own_headers_bytes(event_type, aggregate_type);
     check_size(aggregate_id.len(), header_bytes + own, jsonb_text_len(payload));
-    let event_id = args.datum(6).map(uuid_bytes).unwrap_or_else(|| *uuid::Uuid::now_v7().as_bytes());
+    let event_id = args
+        .datum(6)
+        .map(uuid_bytes)
+        .unwrap_or_else(|| *uuid::Uuid::now_v7().as_bytes());
 
-    insert(&args.schema(), &[
-        Some(uuid_datum(&event_id)),
-        args.datum(0),
-        args.datum(1),
-        args.datum(2),
-        Some(payload),
-        headers,
-        topic.map(text_datum),
-        args.datum(7),
-    ]);
+    insert(
+        &args.schema(),
+        &[
+            Some(uuid_datum(&event_id)),
+            args.datum(0),
+            args.datum(1),
+            args.datum(2),
+            Some(payload),
+            headers,
+            topic.map(text_datum),
+            args.datum(7),
+        ],
+    );
     pgrx::Uuid::from_bytes(event_id)
 }
 
@@ -105,7 +111,12 @@ fn insert(schema: &Schema, values: &[Option<pg_sys::Datum>]) {
 }
 
 fn null(argument: &str) -> ! {
-    raise(PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED, format!("{argument} must not be NULL"), None, "Only headers, topic, event_id and available_at may be NULL.")
+    raise(
+        PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED,
+        format!("{argument} must not be NULL"),
+        None,
+        "Only headers, topic, event_id and available_at may be NULL.",
+    )
 }
 
 fn too_long(argument: &str, bytes: usize, limit: usize) -> ! {
@@ -120,7 +131,12 @@ fn too_long(argument: &str, bytes: usize, limit: usize) -> ! {
 fn type_name<'a>(argument: &str, value: Option<&'a str>) -> &'a str {
     let value = value.unwrap_or_else(|| null(argument));
     if value.is_empty() {
-        raise(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("{argument} must not be empty"), None, "Name the kind of thing, such as order or order-created.");
+        raise(
+            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+            format!("{argument} must not be empty"),
+            None,
+            "Name the kind of thing, such as order or order-created.",
+        );
     }
     if value.len() > TYPE_BYTES_MAX {
         too_long(argument, value.len(), TYPE_BYTES_MAX);
@@ -131,17 +147,34 @@ fn type_name<'a>(argument: &str, value: Option<&'a str>) -> &'a str {
 /// Refuses headers that could not become record headers; returns their bytes, names and values.
 fn check_headers(headers: pg_sys::Datum) -> usize {
     let refuse = |detail: String, hint: &str| -> ! {
-        raise(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "headers must be an object of strings".to_owned(), Some(detail), hint)
+        raise(
+            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+            "headers must be an object of strings".to_owned(),
+            Some(detail),
+            hint,
+        )
     };
     let text = jsonb_text(headers);
     let object = match serde_json::from_str::<serde_json::Value>(&text) {
         Ok(serde_json::Value::Object(object)) => object,
-        Ok(other) => refuse(format!("They are {}.", kind(&other)), "Give an object such as {\"tenant\": \"a\"}, or NULL."),
-        Err(error) => refuse(format!("They cannot be read: {error}."), "Give an object such as {\"tenant\": \"a\"}, or NULL."),
+        Ok(other) => refuse(
+            format!("They are {}.", kind(&other)),
+            "Give an object such as {\"tenant\": \"a\"}, or NULL.",
+        ),
+        Err(error) => refuse(
+            format!("They cannot be read: {error}."),
+            "Give an object such as {\"tenant\": \"a\"}, or NULL.",
+        ),
     };
     let mut bytes = 0;
     for (name, value) in &object {
-        if [record::HEADER_ID, record::HEADER_EVENT_TYPE, record::HEADER_AGGREGATE_TYPE].contains(&name.as_str()) {
+        if [
+            record::HEADER_ID,
+            record::HEADER_EVENT_TYPE,
+            record::HEADER_AGGREGATE_TYPE,
+        ]
+        .contains(&name.as_str())
+        {
             raise(
                 PgSqlErrorCode::ERRCODE_RESERVED_NAME,
                 format!("header \"{name}\" is set by outbox_ext itself"),
@@ -151,7 +184,10 @@ fn check_headers(headers: pg_sys::Datum) -> usize {
         }
         match value {
             serde_json::Value::String(text) => bytes += name.len() + text.len(),
-            other => refuse(format!("Header \"{name}\" is {}.", kind(other)), "Write numbers and booleans as strings; leave out what is null."),
+            other => refuse(
+                format!("Header \"{name}\" is {}.", kind(other)),
+                "Write numbers and booleans as strings; leave out what is null.",
+            ),
         }
     }
     bytes
@@ -175,11 +211,19 @@ fn check_topic(given: Option<&str>, aggregate_type: &str, event_type: &str) {
         Some(topic) => (topic, String::new()),
         None => {
             resolved = guc::with_topic_template(|template| template.resolve(aggregate_type, event_type));
-            (resolved.as_str(), " The name comes from outbox_ext.topic; choose another aggregate_type or give a topic.".to_owned())
+            (
+                resolved.as_str(),
+                " The name comes from outbox_ext.topic; choose another aggregate_type or give a topic.".to_owned(),
+            )
         }
     };
     if let Err(error) = topic::check_topic(name) {
-        raise(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, error.to_string(), None, &format!("{}{hint}", error.hint()));
+        raise(
+            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+            error.to_string(),
+            None,
+            &format!("{}{hint}", error.hint()),
+        );
     }
 }
 

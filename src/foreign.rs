@@ -67,7 +67,11 @@ fn lift(schema: &Schema, seq: i64) {
             schema.quoted.replace('\'', "''")
         );
         let plan = spi.prepare(&sql, &[types::INT8, types::INT8]);
-        spi.execute(&plan, &[Some((seq + LIFT_STRIDE).into()), Some(seq.into())], Access::Write);
+        spi.execute(
+            &plan,
+            &[Some((seq + LIFT_STRIDE).into()), Some(seq.into())],
+            Access::Write,
+        );
     });
 }
 
@@ -88,7 +92,10 @@ fn outbox_arm(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     let schema = Args::new(fcinfo).schema();
     wakeup::relay_at_commit();
     spi::connected(|spi| {
-        let lock = spi.prepare(&format!("LOCK TABLE {}.outbox_stop IN SHARE ROW EXCLUSIVE MODE", schema.quoted), &[]);
+        let lock = spi.prepare(
+            &format!("LOCK TABLE {}.outbox_stop IN SHARE ROW EXCLUSIVE MODE", schema.quoted),
+            &[],
+        );
         spi.execute(&lock, &[], Access::Write);
         let delete = spi.prepare(&format!("DELETE FROM {}.outbox_stop", schema.quoted), &[]);
         spi.execute(&delete, &[], Access::Write).count() > 0

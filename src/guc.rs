@@ -16,6 +16,7 @@ static ENABLED: GucSetting<bool> = GucSetting::<bool>::new(true);
 static BROKERS: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 /// Debezium's outbox router's name, so that consumers need not move.
 static TOPIC: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"outbox.event.{aggregate_type}"));
+static KAFKA_OPTIONS_FILE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 static KAFKA_OPTIONS: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 /// Rows of one step: large enough that a transaction's cost vanishes, small enough that a step takes some 10 ms.
 static BATCH_SIZE: GucSetting<i32> = GucSetting::<i32>::new(5_000);
@@ -31,6 +32,8 @@ static MAX_MESSAGE_BYTES: GucSetting<i32> = GucSetting::<i32>::new(1_000_000);
 static RETRY_BACKOFF: GucSetting<i32> = GucSetting::<i32>::new(500);
 static RETRY_BACKOFF_MAX: GucSetting<i32> = GucSetting::<i32>::new(30_000);
 static MAX_ATTEMPTS: GucSetting<i32> = GucSetting::<i32>::new(5);
+/// Off: as any reader of the primary, the relay sees a commit before the standbys have it.
+static WAIT_FOR_STANDBYS: GucSetting<bool> = GucSetting::<bool>::new(false);
 static RETENTION: GucSetting<i32> = GucSetting::<i32>::new(-1);
 
 /// Smallest limit worth having: below it the headers alone fill an event.
@@ -77,6 +80,22 @@ pub fn define() {
         &KAFKA_OPTIONS,
         GucFlags::SUPERUSER_ONLY,
         check_kafka_options,
+    );
+    GucRegistry::define_string_guc(
+        c"outbox_ext.kafka_options_file",
+        c"File with further librdkafka properties, one key=value a line; # begins a comment.",
+        c"For secrets, which then stand neither in a setting nor in the data directory. Read by the relay when it starts a session.",
+        &KAFKA_OPTIONS_FILE,
+        database(),
+        GucFlags::SUPERUSER_ONLY,
+    );
+    GucRegistry::define_bool_guc(
+        c"outbox_ext.wait_for_standbys",
+        c"Publishes an event only when the synchronous standbys have flushed its commit.",
+        c"Without synchronous_standby_names it has no effect.",
+        &WAIT_FOR_STANDBYS,
+        server(),
+        plain,
     );
     GucRegistry::define_int_guc(
         c"outbox_ext.batch_size",
@@ -202,6 +221,8 @@ pub struct Settings {
     pub brokers: String,
     pub topic: String,
     pub kafka_options: String,
+    pub kafka_options_file: String,
+    pub wait_for_standbys: bool,
     pub batch_size: usize,
     pub batch_bytes: usize,
     pub max_in_flight_bytes: usize,
@@ -223,6 +244,8 @@ impl Settings {
             brokers: string(&BROKERS),
             topic: string(&TOPIC),
             kafka_options: string(&KAFKA_OPTIONS),
+            kafka_options_file: string(&KAFKA_OPTIONS_FILE),
+            wait_for_standbys: WAIT_FOR_STANDBYS.get(),
             batch_size: BATCH_SIZE.get() as usize,
             batch_bytes: BATCH_BYTES.get() as usize * 1024,
             max_in_flight_bytes: MAX_IN_FLIGHT_BYTES.get() as usize * 1024,
@@ -244,7 +267,10 @@ pub fn max_message_bytes() -> usize {
 }
 
 fn string(setting: &GucSetting<Option<CString>>) -> String {
-    setting.get().map(|value| value.to_string_lossy().trim().to_owned()).unwrap_or_default()
+    setting
+        .get()
+        .map(|value| value.to_string_lossy().trim().to_owned())
+        .unwrap_or_default()
 }
 
 /// Calls `body` with the parsed outbox_ext.topic, parsed again only when it changed.
@@ -280,21 +306,45 @@ fn string_with_check(
     hook: CheckHook,
 ) {
     // SAFETY: the hooks below are guarded.
-    unsafe { GucRegistry::define_string_guc_with_hooks(name, short, long, setting, GucContext::Suset, flags, Some(hook), None, None) }
-}
-
-#[allow(unsafe_code, reason = "a hook that PostgreSQL calls")]
-#[pgrx::pg_guard]
-unsafe extern "C-unwind" fn check_topic_template(value: *mut *mut c_char, _extra: *mut *mut c_void, _source: pg_sys::GucSource::Type) -> bool {
-    // SAFETY: PostgreSQL passes the new value.
     unsafe {
-        accept(value, |text| TopicTemplate::parse(text).map(|_| ()).map_err(|error| (error.to_string(), error.hint().to_owned())))
+        GucRegistry::define_string_guc_with_hooks(
+            name,
+            short,
+            long,
+            setting,
+            GucContext::Suset,
+            flags,
+            Some(hook),
+            None,
+            None,
+        )
     }
 }
 
 #[allow(unsafe_code, reason = "a hook that PostgreSQL calls")]
 #[pgrx::pg_guard]
-unsafe extern "C-unwind" fn check_kafka_options(value: *mut *mut c_char, _extra: *mut *mut c_void, _source: pg_sys::GucSource::Type) -> bool {
+unsafe extern "C-unwind" fn check_topic_template(
+    value: *mut *mut c_char,
+    _extra: *mut *mut c_void,
+    _source: pg_sys::GucSource::Type,
+) -> bool {
+    // SAFETY: PostgreSQL passes the new value.
+    unsafe {
+        accept(value, |text| {
+            TopicTemplate::parse(text)
+                .map(|_| ())
+                .map_err(|error| (error.to_string(), error.hint().to_owned()))
+        })
+    }
+}
+
+#[allow(unsafe_code, reason = "a hook that PostgreSQL calls")]
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn check_kafka_options(
+    value: *mut *mut c_char,
+    _extra: *mut *mut c_void,
+    _source: pg_sys::GucSource::Type,
+) -> bool {
     // SAFETY: PostgreSQL passes the new value.
     unsafe {
         accept(value, |text| {
@@ -318,7 +368,9 @@ unsafe fn accept(value: *mut *mut c_char, check: impl FnOnce(&str) -> Result<(),
         }
         let text = CStr::from_ptr(*value).to_string_lossy();
         let Err((detail, hint)) = check(&text) else { return true };
-        let keep = |text: String| pg_sys::MemoryContextStrdup(pg_sys::ErrorContext, c_string(&text.replace('\0', " ")).as_ptr());
+        let keep = |text: String| {
+            pg_sys::MemoryContextStrdup(pg_sys::ErrorContext, c_string(&text.replace('\0', " ")).as_ptr())
+        };
         pg_sys::GUC_check_errdetail_string = keep(sentence(detail));
         if !hint.is_empty() {
             pg_sys::GUC_check_errhint_string = keep(hint);
@@ -330,7 +382,14 @@ unsafe fn accept(value: *mut *mut c_char, check: impl FnOnce(&str) -> Result<(),
 /// Details are sentences.
 fn sentence(text: String) -> String {
     let mut chars = text.chars();
-    let first = chars.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
+    let first = chars
+        .next()
+        .map(|first| first.to_uppercase().to_string())
+        .unwrap_or_default();
     let rest: String = chars.collect();
-    if rest.ends_with('.') { first + &rest } else { first + &rest + "." }
+    if rest.ends_with('.') {
+        first + &rest
+    } else {
+        first + &rest + "."
+    }
 }

@@ -27,13 +27,21 @@ fn inbox_try_consume(fcinfo: pg_sys::FunctionCallInfo) -> bool {
         null("event_id");
     }
     if consumer.is_empty() {
-        raise(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "consumer_name must not be empty".to_owned(), None, "Give each consumer a name of its own.");
+        raise(
+            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+            "consumer_name must not be empty".to_owned(),
+            None,
+            "Give each consumer a name of its own.",
+        );
     }
     if consumer.len() > CONSUMER_BYTES_MAX {
         raise(
             PgSqlErrorCode::ERRCODE_STRING_DATA_RIGHT_TRUNCATION,
             "consumer_name is too long".to_owned(),
-            Some(format!("It has {} bytes; the limit is {CONSUMER_BYTES_MAX} bytes.", consumer.len())),
+            Some(format!(
+                "It has {} bytes; the limit is {CONSUMER_BYTES_MAX} bytes.",
+                consumer.len()
+            )),
             "Choose a shorter name.",
         );
     }
@@ -41,14 +49,26 @@ fn inbox_try_consume(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     spi::connected(|spi| {
         INSERT.with_borrow_mut(|cached| {
             if cached.as_ref().is_none_or(|(known, _)| *known != schema) {
-                let sql = format!("INSERT INTO {}.consumed_event (consumer_name, event_id) VALUES ($1, $2) ON CONFLICT DO NOTHING", schema.quoted);
+                let sql = format!(
+                    "INSERT INTO {}.consumed_event (consumer_name, event_id) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+                    schema.quoted
+                );
                 *cached = Some((schema, spi.prepare(&sql, &[types::TEXT, types::UUID])));
             }
-            cached.as_ref().is_some_and(|(_, plan)| spi.execute(plan, &[args.datum(0), args.datum(1)], Access::Write).count() == 1)
+            cached.as_ref().is_some_and(|(_, plan)| {
+                spi.execute(plan, &[args.datum(0), args.datum(1)], Access::Write)
+                    .count()
+                    == 1
+            })
         })
     })
 }
 
 fn null(argument: &str) -> ! {
-    raise(PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED, format!("{argument} must not be NULL"), None, "Both arguments are needed.")
+    raise(
+        PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED,
+        format!("{argument} must not be NULL"),
+        None,
+        "Both arguments are needed.",
+    )
 }

@@ -24,13 +24,20 @@ const INTERVAL_MAX_S: u64 = 600;
 
 /// How long after one look the next is due, in milliseconds: a tenth of the retention, within bounds. None without retention.
 pub fn interval_ms(settings: &Settings) -> Option<u64> {
-    settings.retention_s.map(|retention| (retention / 10).clamp(INTERVAL_MIN_S, INTERVAL_MAX_S) * 1000)
+    settings
+        .retention_s
+        .map(|retention| (retention / 10).clamp(INTERVAL_MIN_S, INTERVAL_MAX_S) * 1000)
 }
 
 /// Starts a janitor for the slot's database, unless one is at work. Without a free worker process the next look is as good.
 pub fn start(slot: &Slot, index: usize) {
     if !slot.janitor_at_work() {
-        worker::start_once("outbox_ext janitor", "outbox_ext janitor", "outbox_janitor_main", (slot.generation() as usize) << 32 | index);
+        worker::start_once(
+            "outbox_ext janitor",
+            "outbox_ext janitor",
+            "outbox_janitor_main",
+            (slot.generation() as usize) << 32 | index,
+        );
     }
 }
 
@@ -52,7 +59,10 @@ pub extern "C-unwind" fn outbox_janitor_main(argument: pg_sys::Datum) {
     store::prepare_session();
     runtime::report_activity("deletes published events older than outbox_ext.retention");
     if let Err(error) = sweep(&Settings::current()) {
-        pgrx::log!("outbox_ext janitor stopped, and goes on at the next look: {}", error.message);
+        pgrx::log!(
+            "outbox_ext janitor stopped, and goes on at the next look: {}",
+            error.message
+        );
     }
     runtime::flush_statistics();
     runtime::exit(0);
@@ -80,7 +90,9 @@ struct Horizon {
 }
 
 fn sweep(settings: &Settings) -> Result<(), crate::pg::error::ServerError> {
-    let Some(retention) = settings.retention_s else { return Ok(()) };
+    let Some(retention) = settings.retention_s else {
+        return Ok(());
+    };
     let horizon = in_extension(|spi, schema| horizon(spi, schema, retention))?.flatten();
     let Some(horizon) = horizon else { return Ok(()) };
     let mut from = i64::MIN;
@@ -91,7 +103,9 @@ fn sweep(settings: &Settings) -> Result<(), crate::pg::error::ServerError> {
         }
         pgrx::check_for_interrupts!();
     }
-    while !runtime::shutdown_requested() && in_extension(|spi, schema| delete_ledger(spi, schema, &horizon))?.unwrap_or(0) > 0 {
+    while !runtime::shutdown_requested()
+        && in_extension(|spi, schema| delete_ledger(spi, schema, &horizon))?.unwrap_or(0) > 0
+    {
         pgrx::check_for_interrupts!();
     }
     Ok(())
@@ -123,13 +137,20 @@ fn horizon(spi: &Spi, schema: &str, retention_s: u64) -> Option<Horizon> {
     if rows.count() == 0 {
         return None;
     }
-    Some(Horizon { batch_no: rows.i64(0, 0)?, pos: rows.i64(0, 1)?, snapshot: rows.text(0, 2)?, unparked_since: rows.bool(0, 3)? })
+    Some(Horizon {
+        batch_no: rows.i64(0, 0)?,
+        pos: rows.i64(0, 1)?,
+        snapshot: rows.text(0, 2)?,
+        unparked_since: rows.bool(0, 3)?,
+    })
 }
 
 /// Deletes a batch beyond `from`; the highest seq deleted, None when none was left.
 fn delete_events(spi: &Spi, schema: &str, horizon: &Horizon, from: i64) -> Option<i64> {
     let not_unparked_since = if horizon.unparked_since {
-        format!("AND NOT EXISTS (SELECT FROM {schema}.outbox_batch u WHERE u.unparked @> ARRAY[l.event_id] AND u.batch_no > $4)")
+        format!(
+            "AND NOT EXISTS (SELECT FROM {schema}.outbox_batch u WHERE u.unparked @> ARRAY[l.event_id] AND u.batch_no > $4)"
+        )
     } else {
         "AND $4 IS NOT NULL".to_owned()
     };
@@ -147,7 +168,13 @@ fn delete_events(spi: &Spi, schema: &str, horizon: &Horizon, from: i64) -> Optio
         ),
         &[types::INT8, types::INT8, types::TEXT, types::INT8, types::INT8],
     );
-    let values = [Some(from.into()), Some(horizon.pos.into()), Some(text_datum(&horizon.snapshot)), Some(horizon.batch_no.into()), Some(BATCH_ROWS.into())];
+    let values = [
+        Some(from.into()),
+        Some(horizon.pos.into()),
+        Some(text_datum(&horizon.snapshot)),
+        Some(horizon.batch_no.into()),
+        Some(BATCH_ROWS.into()),
+    ];
     spi.execute(&plan, &values, Access::Write).i64(0, 0)
 }
 
@@ -160,5 +187,10 @@ fn delete_ledger(spi: &Spi, schema: &str, horizon: &Horizon) -> usize {
         ),
         &[types::INT8, types::INT8],
     );
-    spi.execute(&plan, &[Some(horizon.batch_no.into()), Some(BATCH_ROWS.into())], Access::Write).count()
+    spi.execute(
+        &plan,
+        &[Some(horizon.batch_no.into()), Some(BATCH_ROWS.into())],
+        Access::Write,
+    )
+    .count()
 }

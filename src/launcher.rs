@@ -54,7 +54,12 @@ pub extern "C-unwind" fn outbox_launcher_main(_argument: pg_sys::Datum) {
     board.set_launcher_latch(runtime::my_latch());
     runtime::on_exit(forget_latch);
     runtime::report_activity("keeps a relay for each database that has outbox_ext");
-    let mut launcher = Launcher { board, databases: HashMap::new(), looked_at: None, complained_at: None };
+    let mut launcher = Launcher {
+        board,
+        databases: HashMap::new(),
+        looked_at: None,
+        complained_at: None,
+    };
     while !runtime::shutdown_requested() {
         runtime::take_reload();
         let pause = launcher.turn(&Settings::current(), runtime::monotonic_ms());
@@ -121,7 +126,12 @@ impl Launcher {
                 return;
             }
         };
-        let gone: Vec<u32> = self.databases.keys().copied().filter(|oid| !found.iter().any(|database| database.oid.to_u32() == *oid)).collect();
+        let gone: Vec<u32> = self
+            .databases
+            .keys()
+            .copied()
+            .filter(|oid| !found.iter().any(|database| database.oid.to_u32() == *oid))
+            .collect();
         for oid in gone {
             if self.databases.get(&oid).is_some_and(|known| known.slot.is_none()) {
                 self.databases.remove(&oid);
@@ -136,7 +146,11 @@ impl Launcher {
                 wanted_at: slot.is_none().then_some(now),
                 slot,
                 started_at: now,
-                backoff: Backoff::new(settings.retry_backoff_ms, settings.retry_backoff_max_ms, now ^ u64::from(oid)),
+                backoff: Backoff::new(
+                    settings.retry_backoff_ms,
+                    settings.retry_backoff_max_ms,
+                    now ^ u64::from(oid),
+                ),
             });
             known.name = database.name;
         }
@@ -211,20 +225,32 @@ impl Launcher {
     }
 
     fn board_count(&self, phase: Phase) -> usize {
-        (0..SLOTS).filter(|&index| self.board.slot(index).database() != 0 && self.board.slot(index).phase() == phase).count()
+        (0..SLOTS)
+            .filter(|&index| self.board.slot(index).database() != 0 && self.board.slot(index).phase() == phase)
+            .count()
     }
 
     fn start(&mut self, oid: u32, now: u64) -> bool {
-        let Some(known) = self.databases.get_mut(&oid) else { return true };
+        let Some(known) = self.databases.get_mut(&oid) else {
+            return true;
+        };
         let Some(index) = (0..SLOTS).find(|&index| self.board.slot(index).database() == 0) else {
-            self.complain(now, &format!("more than {SLOTS} databases have outbox_ext; the others are not served"));
+            self.complain(
+                now,
+                &format!("more than {SLOTS} databases have outbox_ext; the others are not served"),
+            );
             return false;
         };
         let slot = self.board.slot(index);
         slot.assign(oid);
         // Slot and generation travel in the argument: a process that finds another generation was succeeded before it began.
         let argument = (slot.generation() as usize) << 32 | index;
-        if worker::start_once(&format!("{RELAY} for {}", known.name), RELAY, "outbox_relay_main", argument) {
+        if worker::start_once(
+            &format!("{RELAY} for {}", known.name),
+            RELAY,
+            "outbox_relay_main",
+            argument,
+        ) {
             known.slot = Some(index);
             known.started_at = now;
             known.wanted_at = None;

@@ -29,12 +29,17 @@ pub fn request() {
     use pgrx::pg_sys;
     request_board();
     fn request_board() {
-        // SAFETY: a struct of atomics and a struct of bytes, for both of which zeroes are valid.
-        pg_shmem_init!(BOARD = unsafe { AssertPGRXSharedMemory::new(Board::empty()) });
+        pg_shmem_init!(BOARD = shareable(Board::empty()));
     }
-    // SAFETY: as above.
-    pg_shmem_init!(ERRORS = unsafe { AssertPGRXSharedMemory::new([ErrorText { len: 0, bytes: [0; ERROR_BYTES] }; SLOTS]) });
+    pg_shmem_init!(ERRORS = shareable([ErrorText::EMPTY; SLOTS]));
     PRELOADED.store(true, Ordering::Relaxed);
+}
+
+/// For [`Board`], a struct of atomics, and [`ErrorText`], plain bytes.
+#[allow(unsafe_code, reason = "a promise that pgrx asks for")]
+fn shareable<T>(value: T) -> AssertPGRXSharedMemory<T> {
+    // SAFETY: neither has a pointer or a lock of its own, so every process may use it.
+    unsafe { AssertPGRXSharedMemory::new(value) }
 }
 
 /// The shared memory, or None when the library was not preloaded.
@@ -46,6 +51,13 @@ pub fn board() -> Option<&'static Board> {
 struct ErrorText {
     len: u16,
     bytes: [u8; ERROR_BYTES],
+}
+
+impl ErrorText {
+    const EMPTY: ErrorText = ErrorText {
+        len: 0,
+        bytes: [0; ERROR_BYTES],
+    };
 }
 
 pub struct Board {
@@ -170,7 +182,9 @@ impl Board {
 
     /// The slot of a database, by its OID.
     pub fn slot_of(&self, database: u32) -> Option<usize> {
-        self.slots.iter().position(|slot| slot.database.load(Ordering::Acquire) == database)
+        self.slots
+            .iter()
+            .position(|slot| slot.database.load(Ordering::Acquire) == database)
     }
 
     /// The launcher's latch, or nobody's.
@@ -200,7 +214,11 @@ impl Board {
 
     /// The databases asked for since the last call.
     pub fn take_requests(&self) -> Vec<u32> {
-        self.requests.iter().map(|request| request.swap(0, Ordering::AcqRel)).filter(|&database| database != 0).collect()
+        self.requests
+            .iter()
+            .map(|request| request.swap(0, Ordering::AcqRel))
+            .filter(|&database| database != 0)
+            .collect()
     }
 }
 
@@ -229,7 +247,10 @@ impl Slot {
     }
 
     pub fn state(&self) -> State {
-        State::ALL.into_iter().find(|&state| state as u32 == self.state.load(Ordering::Relaxed)).unwrap_or(State::Starting)
+        State::ALL
+            .into_iter()
+            .find(|&state| state as u32 == self.state.load(Ordering::Relaxed))
+            .unwrap_or(State::Starting)
     }
 
     /// Launcher: gives the slot to a new process of `database`. Whoever had it before sees the new generation.
@@ -306,7 +327,10 @@ impl Slot {
     }
 
     pub fn read(&self) -> (i64, u64) {
-        (self.read_pos.load(Ordering::Relaxed), self.read_xmax.load(Ordering::Relaxed))
+        (
+            self.read_pos.load(Ordering::Relaxed),
+            self.read_xmax.load(Ordering::Relaxed),
+        )
     }
 
     pub fn set_in_flight(&self, events: u64, bytes: u64) {
@@ -315,7 +339,10 @@ impl Slot {
     }
 
     pub fn in_flight(&self) -> (u64, u64) {
-        (self.in_flight.load(Ordering::Relaxed), self.in_flight_bytes.load(Ordering::Relaxed))
+        (
+            self.in_flight.load(Ordering::Relaxed),
+            self.in_flight_bytes.load(Ordering::Relaxed),
+        )
     }
 
     /// Relay: a settle published `events` more.

@@ -9,7 +9,11 @@ use pgrx::prelude::*;
 /// may read outbox_status.
 #[pg_extern(sql = false)]
 fn outbox_relay(fcinfo: pg_sys::FunctionCallInfo) -> Returned {
-    let found = shmem::board().and_then(|board| board.slot_of(catalog::my_database().to_u32()).map(|index| (index, board.slot(index))));
+    let found = shmem::board().and_then(|board| {
+        board
+            .slot_of(catalog::my_database().to_u32())
+            .map(|index| (index, board.slot(index)))
+    });
     let Some((index, slot)) = found else {
         return Returned(record::build(fcinfo, &[None; 10]));
     };
@@ -17,18 +21,24 @@ fn outbox_relay(fcinfo: pg_sys::FunctionCallInfo) -> Returned {
     let (read_pos, read_xmax) = slot.read();
     let (in_flight, in_flight_bytes) = slot.in_flight();
     let (published, published_at) = slot.published();
-    let may_read_error = Args::new(fcinfo).schema().relation(c"outbox_status").is_some_and(catalog::may_select);
+    let may_read_error = Args::new(fcinfo)
+        .schema()
+        .relation(c"outbox_status")
+        .is_some_and(catalog::may_select);
     let error = if may_read_error { shmem::error(index) } else { None };
-    Returned(record::build(fcinfo, &[
-        running.then(|| record::int4(slot.pid())),
-        Some(record::text(slot.state().as_str())),
-        running.then(|| record::int8(read_pos)),
-        running.then(|| record::xid8(read_xmax)),
-        Some(record::int8(in_flight as i64)),
-        Some(record::int8(in_flight_bytes as i64)),
-        Some(record::int8(published as i64)),
-        published_at.map(record::int8),
-        running.then(|| record::interval_ms(slot.heartbeat_age_ms())),
-        error.map(|error| record::text(&error)),
-    ]))
+    Returned(record::build(
+        fcinfo,
+        &[
+            running.then(|| record::int4(slot.pid())),
+            Some(record::text(slot.state().as_str())),
+            running.then(|| record::int8(read_pos)),
+            running.then(|| record::xid8(read_xmax)),
+            Some(record::int8(in_flight as i64)),
+            Some(record::int8(in_flight_bytes as i64)),
+            Some(record::int8(published as i64)),
+            published_at.map(record::int8),
+            running.then(|| record::interval_ms(slot.heartbeat_age_ms())),
+            error.map(|error| record::text(&error)),
+        ],
+    ))
 }

@@ -42,7 +42,11 @@ fn register() {
 }
 
 fn ended(end: xact::End) {
-    let (relay, new_session, launcher) = (RELAY.replace(false), NEW_SESSION.replace(false), LAUNCHER.replace(false));
+    let (relay, new_session, launcher) = (
+        RELAY.replace(false),
+        NEW_SESSION.replace(false),
+        LAUNCHER.replace(false),
+    );
     if end != xact::End::Committed || !(relay || launcher) {
         return;
     }

@@ -1,9 +1,11 @@
 //! Arguments of SQL-callable functions, read without converting what is not looked at: a jsonb argument stays a datum.
 
 use super::catalog::Schema;
-use pgrx::pg_sys::{Datum, FunctionCallInfo, Oid};
 use pgrx::callconv::{BoxRet, FcInfo};
-use pgrx::pgrx_sql_entity_graph::metadata::{ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin};
+use pgrx::pg_sys::{Datum, FunctionCallInfo, Oid};
+use pgrx::pgrx_sql_entity_graph::metadata::{
+    ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
+};
 use pgrx::{FromDatum, pg_sys};
 
 /// The arguments of the function call in progress.
@@ -28,7 +30,8 @@ impl Args {
     /// Argument `index` as text, None for NULL.
     pub fn text(&self, index: usize) -> Option<&str> {
         // SAFETY: the callers' SQL declarations say text; the memory lives as long as the call.
-        self.datum(index).and_then(|datum| unsafe { <&str>::from_datum(datum, false) })
+        self.datum(index)
+            .and_then(|datum| unsafe { <&str>::from_datum(datum, false) })
     }
 
     /// The schema of the running function, which is the extension's.
@@ -80,7 +83,11 @@ pub fn jsonb_text(jsonb: Datum) -> String {
     unsafe {
         let varlena = pg_sys::pg_detoast_datum(jsonb.cast_mut_ptr());
         let jsonb: *mut pg_sys::Jsonb = varlena.cast();
-        let text = pg_sys::JsonbToCString(std::ptr::null_mut(), &raw mut (*jsonb).root, pgrx::varsize_4b(varlena) as i32);
+        let text = pg_sys::JsonbToCString(
+            std::ptr::null_mut(),
+            &raw mut (*jsonb).root,
+            pgrx::varsize_4b(varlena) as i32,
+        );
         let owned = std::ffi::CStr::from_ptr(text).to_string_lossy().into_owned();
         pg_sys::pfree(text.cast());
         owned

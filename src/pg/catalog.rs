@@ -27,7 +27,9 @@ impl Schema {
             if name.is_null() {
                 pgrx::error!("schema with OID {} does not exist", oid.to_u32());
             }
-            CStr::from_ptr(pg_sys::quote_identifier(name)).to_string_lossy().into_owned()
+            CStr::from_ptr(pg_sys::quote_identifier(name))
+                .to_string_lossy()
+                .into_owned()
         };
         Schema { oid, quoted }
     }
@@ -76,7 +78,8 @@ pub fn relation_owner(relation: Oid) -> Oid {
 pub fn may_select(relation: Oid) -> bool {
     // SAFETY: a privilege check without side effects.
     unsafe {
-        pg_sys::pg_class_aclcheck(relation, pg_sys::GetUserId(), pg_sys::ACL_SELECT as pg_sys::AclMode) == pg_sys::AclResult::ACLCHECK_OK
+        pg_sys::pg_class_aclcheck(relation, pg_sys::GetUserId(), pg_sys::ACL_SELECT as pg_sys::AclMode)
+            == pg_sys::AclResult::ACLCHECK_OK
     }
 }
 
@@ -99,7 +102,14 @@ pub fn databases() -> Vec<Database> {
     // SAFETY: a systable scan over pg_database with the catalog snapshot; tuples are copied from before the next call.
     unsafe {
         let relation = pg_sys::table_open(pg_sys::DatabaseRelationId, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
-        let scan = pg_sys::systable_beginscan(relation, Oid::INVALID, false, std::ptr::null_mut(), 0, std::ptr::null_mut());
+        let scan = pg_sys::systable_beginscan(
+            relation,
+            Oid::INVALID,
+            false,
+            std::ptr::null_mut(),
+            0,
+            std::ptr::null_mut(),
+        );
         loop {
             let tuple = pg_sys::systable_getnext(scan);
             if tuple.is_null() {
@@ -109,7 +119,9 @@ pub fn databases() -> Vec<Database> {
             if (*row).datallowconn && !(*row).datistemplate && (*row).datconnlimit != -2 {
                 found.push(Database {
                     oid: (*row).oid,
-                    name: CStr::from_ptr((*row).datname.data.as_ptr()).to_string_lossy().into_owned(),
+                    name: CStr::from_ptr((*row).datname.data.as_ptr())
+                        .to_string_lossy()
+                        .into_owned(),
                 });
             }
         }

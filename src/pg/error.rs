@@ -20,7 +20,9 @@ pub fn raise(code: PgSqlErrorCode, message: String, detail: Option<String>, hint
 
 /// Writes a WARNING with a hint.
 pub fn warn(message: &str, hint: &str) {
-    ErrorReport::new(PgSqlErrorCode::ERRCODE_WARNING, message.to_owned(), "outbox_ext").set_hint(hint).report(PgLogLevel::WARNING);
+    ErrorReport::new(PgSqlErrorCode::ERRCODE_WARNING, message.to_owned(), "outbox_ext")
+        .set_hint(hint)
+        .report(PgLogLevel::WARNING);
 }
 
 /// What a failed transaction of a worker left behind: its message, already rolled back.
@@ -32,7 +34,9 @@ pub struct ServerError {
 impl From<&CaughtError> for ServerError {
     fn from(caught: &CaughtError) -> Self {
         let report = match caught {
-            CaughtError::PostgresError(e) | CaughtError::ErrorReport(e) | CaughtError::RustPanic { ereport: e, .. } => e,
+            CaughtError::PostgresError(e) | CaughtError::ErrorReport(e) | CaughtError::RustPanic { ereport: e, .. } => {
+                e
+            }
         };
         let mut message = report.message().to_owned();
         if let Some(detail) = report.detail() {

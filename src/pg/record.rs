@@ -11,7 +11,9 @@ pub fn build(fcinfo: FunctionCallInfo, values: &[Option<Datum>]) -> Datum {
         let mut descriptor: pg_sys::TupleDesc = std::ptr::null_mut();
         let class = pg_sys::get_call_result_type(fcinfo, std::ptr::null_mut(), &mut descriptor);
         if class != pg_sys::TypeFuncClass::TYPEFUNC_COMPOSITE || (*descriptor).natts as usize != values.len() {
-            pgrx::error!("the function's declaration and its library do not fit: was one of them upgraded without the other?");
+            pgrx::error!(
+                "the function's declaration and its library do not fit: was one of them upgraded without the other?"
+            );
         }
         pg_sys::BlessTupleDesc(descriptor);
         let tuple = pg_sys::heap_form_tuple(descriptor, datums.as_mut_ptr(), nulls.as_mut_ptr());

@@ -71,7 +71,9 @@ pub fn wait(fd: Option<RawFd>, timeout_ms: Option<u64>) -> Wake {
         happened
     };
     pgrx::check_for_interrupts!();
-    Wake { postmaster_died: happened & pg_sys::WL_POSTMASTER_DEATH != 0 }
+    Wake {
+        postmaster_died: happened & pg_sys::WL_POSTMASTER_DEATH != 0,
+    }
 }
 
 /// Address of this process's latch, for shared memory. It stays valid memory as long as the server runs: after this process is gone a wake-up by
@@ -98,7 +100,14 @@ pub fn report_activity(text: &str) {
 pub fn set_for_process(name: &str, value: &str) {
     let (name, value) = (super::catalog::c_string(name), super::catalog::c_string(value));
     // SAFETY: PGC_S_SESSION outranks files, database and role.
-    unsafe { pg_sys::SetConfigOption(name.as_ptr(), value.as_ptr(), pg_sys::GucContext::PGC_SUSET, pg_sys::GucSource::PGC_S_SESSION) };
+    unsafe {
+        pg_sys::SetConfigOption(
+            name.as_ptr(),
+            value.as_ptr(),
+            pg_sys::GucContext::PGC_SUSET,
+            pg_sys::GucSource::PGC_S_SESSION,
+        )
+    };
 }
 
 /// Registers `callback` to run when this process ends, also by FATAL. Shared memory is still there then.

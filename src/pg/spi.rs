@@ -63,7 +63,11 @@ impl Spi {
             if code < 0 {
                 pgrx::error!("could not execute a statement: SPI result {code}");
             }
-            Rows { table: pg_sys::SPI_tuptable, count: pg_sys::SPI_processed as usize, _spi: PhantomData }
+            Rows {
+                table: pg_sys::SPI_tuptable,
+                count: pg_sys::SPI_processed as usize,
+                _spi: PhantomData,
+            }
         }
     }
 
@@ -71,16 +75,28 @@ impl Spi {
     pub fn cursor(&self, plan: &Plan, values: &[Option<Datum>]) -> Cursor<'_> {
         let (mut datums, nulls) = split(values);
         // SAFETY: as in execute.
-        let portal = unsafe { pg_sys::SPI_cursor_open(std::ptr::null(), plan.0, datums.as_mut_ptr(), nulls.as_ptr(), true) };
+        let portal =
+            unsafe { pg_sys::SPI_cursor_open(std::ptr::null(), plan.0, datums.as_mut_ptr(), nulls.as_ptr(), true) };
         if portal.is_null() {
             pgrx::error!("could not open a cursor");
         }
-        Cursor { portal, _spi: PhantomData }
+        Cursor {
+            portal,
+            _spi: PhantomData,
+        }
     }
 }
 
 fn split(values: &[Option<Datum>]) -> (Vec<Datum>, Vec<std::ffi::c_char>) {
-    values.iter().map(|value| (value.unwrap_or(Datum::from(0)), if value.is_some() { b' ' } else { b'n' } as std::ffi::c_char)).unzip()
+    values
+        .iter()
+        .map(|value| {
+            (
+                value.unwrap_or(Datum::from(0)),
+                if value.is_some() { b' ' } else { b'n' } as std::ffi::c_char,
+            )
+        })
+        .unzip()
 }
 
 /// Whether a statement may write. A read uses the transaction's snapshot and assigns no transaction id.
@@ -109,7 +125,14 @@ impl Rows<'_> {
         assert!(row < self.count && !self.table.is_null());
         let mut is_null = false;
         // SAFETY: row is within count; SPI_getbinval checks the column against the descriptor.
-        let datum = unsafe { pg_sys::SPI_getbinval(*(*self.table).vals.add(row), (*self.table).tupdesc, column as i32 + 1, &mut is_null) };
+        let datum = unsafe {
+            pg_sys::SPI_getbinval(
+                *(*self.table).vals.add(row),
+                (*self.table).tupdesc,
+                column as i32 + 1,
+                &mut is_null,
+            )
+        };
         (!is_null).then_some(datum)
     }
 
@@ -157,7 +180,11 @@ impl<'spi> Cursor<'spi> {
         // SAFETY: the portal is open; the table of this fetch becomes ours.
         unsafe {
             pg_sys::SPI_cursor_fetch(self.portal, true, count as std::ffi::c_long);
-            Rows { table: pg_sys::SPI_tuptable, count: pg_sys::SPI_processed as usize, _spi: PhantomData }
+            Rows {
+                table: pg_sys::SPI_tuptable,
+                count: pg_sys::SPI_processed as usize,
+                _spi: PhantomData,
+            }
         }
     }
 }

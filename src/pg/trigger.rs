@@ -25,7 +25,10 @@ impl InsertedRow {
             {
                 pgrx::error!("this function can only be called BEFORE INSERT FOR EACH ROW");
             }
-            InsertedRow { tuple: (*data).tg_trigtuple, descriptor: (*(*data).tg_relation).rd_att }
+            InsertedRow {
+                tuple: (*data).tg_trigtuple,
+                descriptor: (*(*data).tg_relation).rd_att,
+            }
         }
     }
 
@@ -50,6 +53,15 @@ impl InsertedRow {
     pub fn with_u64(&self, name: &CStr, value: u64) -> Datum {
         let (mut column, mut datum, mut is_null) = (self.column(name), Datum::from(value), false);
         // SAFETY: one existing column is replaced; the new tuple lives in the per-tuple context as the trigger manager expects.
-        unsafe { Datum::from(pg_sys::heap_modify_tuple_by_cols(self.tuple, self.descriptor, 1, &mut column, &mut datum, &mut is_null)) }
+        unsafe {
+            Datum::from(pg_sys::heap_modify_tuple_by_cols(
+                self.tuple,
+                self.descriptor,
+                1,
+                &mut column,
+                &mut datum,
+                &mut is_null,
+            ))
+        }
     }
 }

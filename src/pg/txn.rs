@@ -29,7 +29,10 @@ pub fn run<T>(isolation: Isolation, body: impl FnOnce(&mut Transaction) -> T) ->
                 Isolation::RepeatableRead => pg_sys::XACT_REPEATABLE_READ,
             } as i32;
         }
-        let mut transaction = Transaction { snapshot_pushed: false, previous_user: None };
+        let mut transaction = Transaction {
+            snapshot_pushed: false,
+            previous_user: None,
+        };
         let value = body(&mut transaction);
         transaction.finish();
         Ok(value)

@@ -29,3 +29,27 @@ pub fn flush_commits(xids: impl Iterator<Item = u64>) {
         unsafe { pg_sys::XLogFlush(upto) };
     }
 }
+
+/// Up to where WAL is on this server's disk: past the commits of everything visible, once [`flush_commits`] was called for it.
+pub fn flushed_upto() -> u64 {
+    // SAFETY: reads a shared counter; the timeline is not asked for.
+    unsafe { pg_sys::GetFlushRecPtr(std::ptr::null_mut()) }
+}
+
+/// Whether the synchronous standbys (synchronous_standby_names) have flushed WAL up to `lsn`; true when there are none.
+///
+/// Leans on syncrep.c: a walsender of a synchronous standby advances WalSndCtl->lsn at each reply, whether somebody waits or not;
+/// sync_standbys_status says whether there are any, once the checkpointer has set it up.
+pub fn synchronous_standbys_have(lsn: u64) -> bool {
+    const INITIALIZED: u8 = 1;
+    const DEFINED: u8 = 2;
+    // SAFETY: shared memory; an aligned 64-bit read is not torn on the platforms that PostgreSQL calls 64-bit.
+    unsafe {
+        let control = pg_sys::WalSndCtl;
+        let status = (&raw const (*control).sync_standbys_status).read_volatile();
+        if status & INITIALIZED != 0 && status & DEFINED == 0 {
+            return true;
+        }
+        (&raw const (*control).lsn[pg_sys::SYNC_REP_WAIT_FLUSH as usize]).read_volatile() >= lsn
+    }
+}

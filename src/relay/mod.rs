@@ -2,11 +2,16 @@
 //! settles what Kafka acknowledged.
 //!
 //! This file owns the process: it connects, finds out whether there is anything to do, runs one [`session`] after the other, pauses between them when
-//! they end in trouble, and leaves. [`session`] is the loop itself, [`store`] every SQL text, [`step`] the rows of a step, [`report`] log and status.
+//! they end in trouble, and leaves. [`session`] is the loop itself, with [`reading`], [`exchange`] (with Kafka) and [`settling`]; [`store`] has every SQL text, [`step`] the rows of a step, [`report`] log and status,
+//! [`options`] the Kafka client's properties.
 //! What is decided without a server is in outbox-core; what touches librdkafka is in outbox-kafka.
 
+mod exchange;
+mod options;
+mod reading;
 mod report;
 pub mod session;
+mod settling;
 mod step;
 pub mod store;
 
@@ -182,7 +187,11 @@ fn pause(slot: &Slot, generation: u32, ms: u64) -> End {
 }
 
 fn after_reload() -> End {
-    if database_settings_changed().unwrap_or(true) { End::DatabaseSettings } else { End::Settings }
+    if database_settings_changed().unwrap_or(true) {
+        End::DatabaseSettings
+    } else {
+        End::Settings
+    }
 }
 
 fn extension_is_there() -> Result<bool, crate::pg::error::ServerError> {

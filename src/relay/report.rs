@@ -24,7 +24,10 @@ impl Reporter {
             _ => {}
         }
         shmem::set_error(self.slot, error.as_deref().unwrap_or_default());
-        let was_calm = self.told.as_ref().is_none_or(|(told, text)| calm(*told) && text.is_none());
+        let was_calm = self
+            .told
+            .as_ref()
+            .is_none_or(|(told, text)| calm(*told) && text.is_none());
         match (state, &error) {
             (State::Refused | State::Misconfigured | State::Damaged | State::ForeignRows, Some(text)) => {
                 pgrx::warning!("outbox_ext relay publishes nothing: {text}");

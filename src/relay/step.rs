@@ -143,7 +143,10 @@ impl<'a> Reader<'a> {
     /// Takes a row that has [`COLUMNS`]; of a parked one its reason and attempts.
     pub fn push(&mut self, rows: &Rows<'_>, row: usize, parked: Option<(ParkReason, i32)>, window: &mut Window<Body>) {
         let start = self.body.bytes.len();
-        let mut text = |column| rows.datum(row, column).map_or(0, |datum| append_varlena(datum, &mut self.body.bytes));
+        let mut text = |column| {
+            rows.datum(row, column)
+                .map_or(0, |datum| append_varlena(datum, &mut self.body.bytes))
+        };
         let aggregate_type = text(5);
         let key = text(6);
         let event_type = text(7);
@@ -166,15 +169,24 @@ impl<'a> Reader<'a> {
         let resolved = self.topic(given, window);
         let event = self.body.event(self.body.rows.len() as u32 - 1);
         let caller_headers = caller_headers(event.headers);
-        let bytes = message_bytes(key, payload, caller_headers.iter().map(|(name, value)| (name.len(), value.len())))
-            + own_headers_bytes(event.event_type, event.aggregate_type);
-        let later = rows.i64(row, 4).is_some_and(|available_at| available_at > self.rules.now);
+        let bytes = message_bytes(
+            key,
+            payload,
+            caller_headers.iter().map(|(name, value)| (name.len(), value.len())),
+        ) + own_headers_bytes(event.event_type, event.aggregate_type);
+        let later = rows
+            .i64(row, 4)
+            .is_some_and(|available_at| available_at > self.rules.now);
         let fate = match (&resolved, later) {
             (_, true) => Fate::Scheduled,
             (Err(error), _) => Fate::Defect(error.clone()),
-            _ if bytes > self.rules.max_message_bytes => {
-                Fate::Defect(format!("event is too large: {bytes} bytes; outbox_ext.max_message_bytes is {}", self.rules.max_message_bytes).into())
-            }
+            _ if bytes > self.rules.max_message_bytes => Fate::Defect(
+                format!(
+                    "event is too large: {bytes} bytes; outbox_ext.max_message_bytes is {}",
+                    self.rules.max_message_bytes
+                )
+                .into(),
+            ),
             _ => Fate::Send,
         };
         let key_text = std::str::from_utf8(event.key).unwrap_or_default();
@@ -203,7 +215,10 @@ impl<'a> Reader<'a> {
         self.name.clear();
         match &given {
             Some(topic) => self.name.push_str(topic),
-            None => self.rules.template.resolve_into(&mut self.name, event.aggregate_type, event.event_type),
+            None => self
+                .rules
+                .template
+                .resolve_into(&mut self.name, event.aggregate_type, event.event_type),
         }
         let resolved = match check_topic(&self.name) {
             Ok(()) => Ok(window.topic(&self.name)),
@@ -262,7 +277,10 @@ pub fn caller_headers(json: &str) -> Vec<(String, String)> {
         return Vec::new();
     }
     match serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(json) {
-        Ok(object) => object.into_iter().filter_map(|(name, value)| value.as_str().map(|text| (name, text.to_owned()))).collect(),
+        Ok(object) => object
+            .into_iter()
+            .filter_map(|(name, value)| value.as_str().map(|text| (name, text.to_owned())))
+            .collect(),
         Err(_) => Vec::new(),
     }
 }
@@ -270,7 +288,9 @@ pub fn caller_headers(json: &str) -> Vec<(String, String)> {
 /// Calls `send` with the event's record headers: ours first, then the caller's.
 pub fn with_headers<R>(event: &Event<'_>, send: impl FnOnce(&[(&str, &[u8])]) -> R) -> R {
     let mut id = uuid::Uuid::encode_buffer();
-    let id = uuid::Uuid::from_bytes(event.event_id).hyphenated().encode_lower(&mut id);
+    let id = uuid::Uuid::from_bytes(event.event_id)
+        .hyphenated()
+        .encode_lower(&mut id);
     let own: [(&str, &[u8]); 3] = [
         (HEADER_ID, id.as_bytes()),
         (HEADER_EVENT_TYPE, event.event_type.as_bytes()),
@@ -280,6 +300,9 @@ pub fn with_headers<R>(event: &Event<'_>, send: impl FnOnce(&[(&str, &[u8])]) ->
         return send(&own);
     }
     let callers = caller_headers(event.headers);
-    let all: Vec<(&str, &[u8])> = own.into_iter().chain(callers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()))).collect();
+    let all: Vec<(&str, &[u8])> = own
+        .into_iter()
+        .chain(callers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())))
+        .collect();
     send(&all)
 }

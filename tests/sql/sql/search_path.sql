@@ -19,8 +19,10 @@ CREATE FUNCTION evil.same(xid8, xid8) RETURNS boolean LANGUAGE sql AS 'SELECT ev
 CREATE FUNCTION evil.same(jsonb, text[]) RETURNS boolean LANGUAGE sql AS 'SELECT evil.captured()';
 CREATE OPERATOR evil.= (FUNCTION = evil.same, LEFTARG = uuid, RIGHTARG = uuid);
 CREATE OPERATOR evil.= (FUNCTION = evil.same, LEFTARG = text, RIGHTARG = text);
+CREATE OPERATOR evil.~~ (FUNCTION = evil.same, LEFTARG = text, RIGHTARG = text);
 CREATE OPERATOR evil.<> (FUNCTION = evil.same, LEFTARG = text, RIGHTARG = text);
 CREATE OPERATOR evil.<= (FUNCTION = evil.same, LEFTARG = bigint, RIGHTARG = bigint);
+CREATE OPERATOR evil.< (FUNCTION = evil.same, LEFTARG = bigint, RIGHTARG = bigint);
 CREATE OPERATOR evil.> (FUNCTION = evil.same, LEFTARG = bigint, RIGHTARG = bigint);
 CREATE OPERATOR evil.= (FUNCTION = evil.same, LEFTARG = xid8, RIGHTARG = xid8);
 CREATE OPERATOR evil.?| (FUNCTION = evil.same, LEFTARG = jsonb, RIGHTARG = text[]);
@@ -48,6 +50,15 @@ SELECT outbox.inbox_try_consume('billing', '00000000-0000-0000-0000-000000000001
 SELECT outbox.inbox_try_consume('billing', '00000000-0000-0000-0000-000000000001');
 INSERT INTO outbox.outbox_log (aggregate_type, aggregate_id, event_type, payload, xid, seq) VALUES ('order', '1', 'foreign', '{}', '3', 77) RETURNING seq;
 SELECT outbox.outbox_arm() AS there_was_a_stop;
+-- What operators call, with an event that was given up.
+INSERT INTO outbox.outbox_parked (event_id, aggregate_key, seq, parked_at, attempts, reason, aggregate_type, aggregate_id, last_error)
+SELECT event_id, event_id, seq, created_at, 5, 'failed', aggregate_type, aggregate_id, 'refused' FROM outbox.outbox_log ORDER BY seq LIMIT 1
+RETURNING event_id \gset
+SELECT outbox.outbox_retry('00000000-0000-0000-0000-000000000001');
+SELECT outbox.outbox_retry_all('order', 'x%');
+SELECT aggregate_id, last_error FROM outbox.outbox_dead_letter;
+SELECT outbox.outbox_discard(:'event_id', 'not needed');
+DELETE FROM outbox.outbox_parked;
 SELECT waiting, parked FROM outbox.outbox_status;
 SELECT event_type, state, attempts, published_at FROM outbox.outbox_event ORDER BY event_type COLLATE "C";
 SELECT event_type FROM outbox.outbox_pending ORDER BY event_type COLLATE "C";

@@ -68,7 +68,8 @@ CREATE ROLE contract_user;
 SET ROLE contract_user;
 SHOW outbox_ext.kafka_options;
 \echo :SQLSTATE
-SELECT count(*) FROM pg_settings WHERE name = 'outbox_ext.kafka_options';
+SHOW outbox_ext.kafka_options_file;
+SELECT count(*) FROM pg_settings WHERE name LIKE 'outbox\_ext.kafka\_options%';
 SHOW outbox_ext.topic;
 SET outbox_ext.topic = 'mine.{aggregate_type}';
 \echo :SQLSTATE

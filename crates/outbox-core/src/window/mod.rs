@@ -296,3 +296,54 @@ impl<B> Window<B> {
         self.bytes -= step.free_body();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::Snapshot;
+
+    #[test]
+    fn step_numbers_may_wrap_around_while_steps_are_in_flight() {
+        let limits = Limits {
+            max_bytes: 1_000,
+            max_events: 100,
+            retry_backoff_ms: 1,
+            retry_backoff_max_ms: 1,
+            seed: 1,
+        };
+        let mut window = Window::new(limits);
+        window.first = u64::from(u32::MAX) - 1;
+        let topic = window.topic("t");
+        for number in 0..4u8 {
+            let cursor = Cursor {
+                pos: i64::from(number),
+                snapshot: Snapshot {
+                    xmin: 3,
+                    xmax: 3,
+                    xip: Vec::new(),
+                },
+                walk: None,
+            };
+            let event = Meta {
+                seq: i64::from(number),
+                event_id: [number; 16],
+                aggregate: AggregateKey::of("thing", "1"),
+                topic,
+                key_hash: 0,
+                bytes: 1,
+                source: Source::Log,
+                fate: Fate::Send,
+            };
+            window.open_step(Some(cursor), vec![event], number, 0);
+        }
+        window.topics_to_ask(0);
+        window.topic_answer(topic, TopicAnswer::Partitions(1), 0);
+        let mut steps = Vec::new();
+        while let Some(dispatch) = window.next_send() {
+            steps.push((dispatch.ticket.step, *window.body(dispatch.ticket.step)));
+            window.report_delivered(dispatch.ticket);
+        }
+        assert_eq!(steps, [(u32::MAX - 1, 0), (u32::MAX, 1), (0, 2), (1, 3)]);
+        assert_eq!(window.take_settlement().map(|settlement| settlement.steps), Some(4));
+    }
+}

@@ -332,7 +332,9 @@ impl Topics {
             topic.recovered = false;
             !matches!(topic.state, State::Missing { .. })
         });
-        self.taken.clone_from(&recovered);
+        if !recovered.is_empty() {
+            self.taken.clone_from(&recovered);
+        }
         recovered
     }
 

@@ -81,9 +81,9 @@ fn wind_up(relay: &mut Relay, rng: &mut Rng) -> Result<(), String> {
             relay.broker.set_topic(topic, Presence::Present { partitions: 2 });
         }
     }
-    for _ in 0..3_000 {
+    for _ in 0..1_000 {
         relay.retry_failed();
-        relay.now_ms += 20;
+        relay.now_ms += 200;
         relay.read_log();
         relay.read_parked();
         relay.send(rng)?;
@@ -184,13 +184,13 @@ fn everything_is_published_in_order() {
 #[test]
 fn the_schedules_catch_a_relay_that_forgets_what_is_held() {
     let first = support::random_seed();
-    let outcomes = (0..300).map(|n| schedule(&mut Rng::new(first + n), Memory::ForgetsHolds));
+    let outcomes = (0..100).map(|n| schedule(&mut Rng::new(first + n), Memory::ForgetsHolds));
     let caught = outcomes
         .filter_map(Result::err)
         .filter(|error| error.starts_with("order"))
         .count();
     assert!(
-        caught > 30,
-        "only {caught} of 300 schedules from seed {first} saw the order broken"
+        caught > 10,
+        "only {caught} of 100 schedules from seed {first} saw the order broken"
     );
 }

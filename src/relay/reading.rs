@@ -1,0 +1,221 @@
+//! How a session reads: one step is one short transaction with one snapshot, and what it brings is flushed to disk before anything of it is sent.
+
+use super::session::{End, Session};
+use super::step::{Body, Reader, Rules};
+use super::store::Fence;
+use crate::pg::spi::{self, Spi};
+use crate::pg::{catalog, runtime, txn, wal};
+use crate::shmem::State;
+use outbox_core::cursor::Cursor;
+use outbox_core::window::Meta;
+
+/// The table was locked by somebody (ALTER TABLE, VACUUM FULL): look again after this.
+const LOCKED_RETRY_MS: u64 = 50;
+
+impl Session<'_> {
+    pub(super) fn may_read(&self, now: u64) -> bool {
+        now >= self.read_not_before_ms
+            && self.held_for_standbys.is_none()
+            && self.window.can_read()
+            && (self.more || self.parked_wait())
+    }
+
+    /// Parked events may go now, and no step of them is in flight (there is one at a time).
+    pub(super) fn parked_wait(&self) -> bool {
+        !self.window.parked_step_in_flight()
+            && (self.look_for_due
+                || self.next_due.is_some_and(|due| due <= txn::now())
+                || self.window.draining().next().is_some()
+                || self.window.has_recovered_topics())
+    }
+
+    /// Reads a step. True when it brought events, or when there is more to read.
+    pub(super) fn read(&mut self) -> Result<bool, End> {
+        let look_for_due = std::mem::take(&mut self.look_for_due);
+        let outcome = self.transaction_before_snapshot(|session, transaction| {
+            if !session.place.is_current() {
+                return Err(End::Extension);
+            }
+            if !catalog::lock_access_share_if_free(session.place.log) {
+                return Ok(None);
+            }
+            if !session.place.is_current() {
+                return Err(End::Extension);
+            }
+            transaction.become_owner(session.place.owner);
+            // Read before the snapshot is taken: every seq up to it was drawn before the snapshot, so late events of two transactions have no
+            // defined order between them.
+            let last_seq = catalog::sequence_last_value(session.place.sequence);
+            transaction.snapshot();
+            spi::connected(|spi| session.read_step(spi, last_seq, look_for_due)).map(Some)
+        })?;
+        let Some(step) = outcome? else {
+            // Somebody has the table; he is not to wait for us.
+            self.read_not_before_ms = runtime::monotonic_ms() + LOCKED_RETRY_MS;
+            self.more = true;
+            self.look_for_due |= look_for_due;
+            return Ok(false);
+        };
+        if self.settings.wait_for_standbys && !wal::synchronous_standbys_have(step.flushed_upto) {
+            self.held_for_standbys = Some(step);
+            return Ok(false);
+        }
+        Ok(self.take_step(step))
+    }
+
+    /// Goes on with the step that waits for the synchronous standbys, if they have it by now. True if so.
+    pub(super) fn take_step_that_standbys_have(&mut self) -> bool {
+        match self.held_for_standbys.take() {
+            Some(step) if wal::synchronous_standbys_have(step.flushed_upto) => self.take_step(step),
+            waiting => {
+                self.held_for_standbys = waiting;
+                false
+            }
+        }
+    }
+
+    /// The reads of one step, under its snapshot.
+    pub(super) fn read_step(&mut self, spi: &Spi, last_seq: Option<i64>, look_for_due: bool) -> Result<StepRead, End> {
+        let fence = self.store.fence(spi, &self.token, self.place.log);
+        if !fence.lease_held {
+            return Err(End::Superseded);
+        }
+        self.hindrance = hindrance(&fence);
+        if self.hindrance.is_some() {
+            return Ok(StepRead::nothing(self.cursor.clone()));
+        }
+        let now = txn::now();
+        let rules = || Rules {
+            template: &self.template,
+            max_message_bytes: self.settings.max_message_bytes,
+            now,
+        };
+        let limit = |rules| Reader::new(rules, self.settings.batch_size, self.settings.batch_bytes);
+
+        let mut parked = limit(rules());
+        if !self.window.parked_step_in_flight() {
+            let recovered = self.window.recovered_topics();
+            if !recovered.is_empty() {
+                self.store.of_topics(spi, &recovered, &mut parked, &mut self.window);
+            }
+            if look_for_due || self.next_due.is_some_and(|due| due <= now) {
+                self.store.due(spi, now, &mut parked, &mut self.window);
+                self.next_due = self.store.next_due(spi);
+            }
+            let draining: Vec<_> = self.window.draining().take(self.settings.batch_size).collect();
+            for aggregate in draining {
+                if parked.is_full() {
+                    break;
+                }
+                if !self.store.of_aggregate(spi, aggregate, &mut parked, &mut self.window) {
+                    return Err(End::Trouble("parked events were deleted by somebody else".to_owned()));
+                }
+            }
+        } else {
+            // Looked for again when the step in flight is settled.
+            self.look_for_due |= look_for_due;
+        }
+
+        let mut log = limit(rules());
+        let ranges = self.cursor.late_ranges(&fence.snapshot);
+        let mut cut: Option<(u64, i64)> = None;
+        let mut last = None;
+        for range in &ranges {
+            if log.is_full() {
+                cut = last;
+                break;
+            }
+            cut = self.store.late(spi, range, self.cursor.pos, &mut log, &mut self.window);
+            if cut.is_some() {
+                break;
+            }
+            last = log.last_position().or(last);
+        }
+        let walking = self.cursor.walk.is_some();
+        let (cursor, more) = match cut {
+            Some(position) => (self.cursor.cut_walk(&fence.snapshot, position), true),
+            None if walking => (self.cursor.end_walk(), true),
+            None => {
+                log.sort_by_seq();
+                let full = log.is_full();
+                let cut = if full {
+                    Some((0, self.cursor.pos))
+                } else {
+                    self.store.new_events(spi, self.cursor.pos, &mut log, &mut self.window)
+                };
+                match cut {
+                    Some((_, pos)) => (self.cursor.advance(fence.snapshot, pos), true),
+                    None => {
+                        let read = log.highest_seq().unwrap_or(i64::MIN);
+                        (
+                            self.cursor
+                                .advance(fence.snapshot, read.max(last_seq.unwrap_or(i64::MIN))),
+                            false,
+                        )
+                    }
+                }
+            }
+        };
+        wal::flush_commits(log.xids().chain(parked.xids()));
+        Ok(StepRead {
+            log: log.finish(),
+            parked: parked.finish(),
+            cursor,
+            more,
+            flushed_upto: wal::flushed_upto(),
+        })
+    }
+
+    /// Takes over what was read, outside the transaction.
+    pub(super) fn take_step(&mut self, step: StepRead) -> bool {
+        let now = runtime::monotonic_ms();
+        let brought = !step.parked.0.is_empty() || !step.log.0.is_empty();
+        if !step.parked.0.is_empty() {
+            self.window.open_step(None, step.parked.0, step.parked.1, now);
+        }
+        self.cursor = step.cursor;
+        self.more = step.more;
+        // A cursor that moved without events is not worth a settle: read again from before, nothing comes up twice.
+        if !step.log.0.is_empty() {
+            self.window
+                .open_step(Some(self.cursor.clone()), step.log.0, step.log.1, now);
+        }
+        self.slot.set_read(self.cursor.pos, self.cursor.snapshot.xmax);
+        brought || (self.more && self.window.can_read())
+    }
+}
+
+/// What one step's reads brought.
+pub(super) struct StepRead {
+    log: (Vec<Meta>, Body),
+    parked: (Vec<Meta>, Body),
+    cursor: Cursor,
+    more: bool,
+    /// WAL position that covers the commits of its events.
+    flushed_upto: u64,
+}
+
+impl StepRead {
+    fn nothing(cursor: Cursor) -> StepRead {
+        StepRead {
+            log: (Vec::new(), Body::default()),
+            parked: (Vec::new(), Body::default()),
+            cursor,
+            more: false,
+            flushed_upto: 0,
+        }
+    }
+}
+
+fn hindrance(fence: &Fence) -> Option<(State, &'static str)> {
+    if !fence.guarded {
+        return Some((
+            State::Damaged,
+            "trigger outbox_log_restamp or check outbox_log_xid_is_its_own is missing or disabled: events could be lost; re-create it (the trigger with ENABLE ALWAYS)",
+        ));
+    }
+    fence.stopped.then_some((
+        State::ForeignRows,
+        "rows that were not emitted here arrived in outbox_log; nothing is published until somebody calls outbox_arm()",
+    ))
+}

@@ -1,0 +1,222 @@
+//! Lease, ledger and parked rows: what a session loads at its start and writes when it settles.
+
+use super::{Store, parse_snapshot};
+use crate::pg::spi::{Access, Plan, Spi, text_datum, uuid_datum};
+use crate::relay::Body;
+use outbox_core::cursor::{Cursor, Walk};
+use outbox_core::window::{AggregateKey, ParkReason, Settlement, Window};
+use pgrx::pg_sys::Datum;
+use std::sync::Arc;
+
+/// A parked head's topic, as the row says and what it was made from.
+pub struct ParkedTopic {
+    pub topic: String,
+    pub error: String,
+    pub aggregate_type: String,
+    pub event_type: String,
+    /// The event names its topic itself.
+    pub given: bool,
+}
+
+impl Store {
+    pub fn acquire(&self, spi: &Spi, token: &[u8; 16], duration_ms: u64, pid: i32) {
+        spi.execute(
+            &self.acquire,
+            &[
+                Some(uuid_datum(token)),
+                Some((duration_ms as i64).into()),
+                Some(pid.into()),
+            ],
+            Access::Write,
+        );
+    }
+
+    /// False when the lease is somebody else's.
+    pub fn extend(&self, spi: &Spi, token: &[u8; 16], duration_ms: u64) -> bool {
+        spi.execute(
+            &self.extend,
+            &[Some(uuid_datum(token)), Some((duration_ms as i64).into())],
+            Access::Write,
+        )
+        .count()
+            == 1
+    }
+
+    pub fn release(&self, spi: &Spi, token: &[u8; 16]) {
+        spi.execute(&self.release, &[Some(uuid_datum(token))], Access::Write);
+    }
+
+    /// The newest ledger row: its number and the settled cursor. None when the ledger is empty.
+    pub fn ledger(&self, spi: &Spi) -> Option<(i64, Cursor)> {
+        let rows = spi.execute(&self.ledger, &[], Access::Read);
+        if rows.count() == 0 {
+            return None;
+        }
+        let snapshot = |column| rows.text(0, column).map(|text| parse_snapshot(&text));
+        let walk = match (rows.i64(0, 3), rows.i64(0, 4), snapshot(5)) {
+            (Some(xid), Some(seq), Some(snapshot)) => Some(Walk {
+                xid: xid as u64,
+                seq,
+                snapshot,
+            }),
+            _ => None,
+        };
+        let cursor = Cursor {
+            pos: rows.i64(0, 1)?,
+            snapshot: snapshot(2)?,
+            walk,
+        };
+        Some((rows.i64(0, 0)?, cursor))
+    }
+
+    /// Deletes parked rows whose event is gone (TRUNCATE, DELETE): nothing else would ever take them away.
+    pub fn drop_orphans(&self, spi: &Spi) {
+        spi.execute(&self.drop_orphans, &[], Access::Write);
+    }
+
+    /// What holds which aggregate: rows, and how many of them wait for something of their own.
+    pub fn held(&self, spi: &Spi, mut hold: impl FnMut(AggregateKey, u64, u64)) {
+        let mut cursor = spi.cursor(&self.held, &[]);
+        loop {
+            let rows = cursor.fetch(1000);
+            if rows.count() == 0 {
+                break;
+            }
+            for row in 0..rows.count() {
+                let key = AggregateKey(u128::from_be_bytes(rows.uuid(row, 0).unwrap_or_default()));
+                hold(
+                    key,
+                    rows.i64(row, 1).unwrap_or(0) as u64,
+                    rows.i64(row, 2).unwrap_or(0) as u64,
+                );
+            }
+        }
+    }
+
+    pub fn parked_topics(&self, spi: &Spi) -> Vec<ParkedTopic> {
+        let rows = spi.execute(&self.parked_topics, &[], Access::Read);
+        let text = |row, column| rows.text(row, column).unwrap_or_default();
+        (0..rows.count())
+            .map(|row| ParkedTopic {
+                topic: text(row, 0),
+                error: text(row, 1),
+                aggregate_type: text(row, 2),
+                event_type: text(row, 3),
+                given: rows.bool(row, 4).unwrap_or(false),
+            })
+            .collect()
+    }
+
+    /// outbox_ext.topic has changed since these were parked: they wait for another topic now.
+    pub fn retarget(&self, spi: &Spi, parked: &ParkedTopic, topic: &str) {
+        let values =
+            [&parked.topic, topic, &parked.aggregate_type, &parked.event_type].map(|text| Some(text_datum(text)));
+        spi.execute(&self.retarget, &values, Access::Write);
+    }
+
+    /// Appends to the ledger and moves parked rows, under the lease. False, with nothing changed, when the lease is somebody else's. A second
+    /// writer of the same batch number gets a unique violation.
+    pub fn settle(&self, spi: &Spi, batch_no: i64, cursor: &Cursor, settlement: &Settlement, token: &[u8; 16]) -> bool {
+        let walk = cursor.walk.as_ref();
+        let unparked = (!settlement.unparks.is_empty())
+            .then(|| uuid_array(settlement.unparks.iter().map(|unpark| &unpark.event_id)));
+        let attempts = unparked.is_some().then(|| {
+            let numbers: Vec<String> = settlement
+                .unparks
+                .iter()
+                .map(|unpark| unpark.attempts.to_string())
+                .collect();
+            format!("{{{}}}", numbers.join(","))
+        });
+        let values = [
+            Some(batch_no.into()),
+            Some(cursor.pos.into()),
+            Some(text_datum(&cursor.snapshot.to_string())),
+            walk.map(|walk| Datum::from(walk.xid)),
+            walk.map(|walk| walk.seq.into()),
+            walk.map(|walk| text_datum(&walk.snapshot.to_string())),
+            Some((settlement.events as i64).into()),
+            Some((settlement.bytes as i64).into()),
+            unparked.as_deref().map(text_datum),
+            attempts.as_deref().map(text_datum),
+            Some(uuid_datum(token)),
+        ];
+        if spi.execute(&self.settle, &values, Access::Write).count() == 0 {
+            return false;
+        }
+        if let Some(unparked) = &unparked {
+            spi.execute(&self.unpark, &[Some(text_datum(unparked))], Access::Write);
+        }
+        true
+    }
+
+    /// Adds parked rows. True when each event still has its row in the log.
+    pub fn park(&self, spi: &Spi, settlement: &Settlement, window: &Window<Body>) -> bool {
+        let rows: Vec<serde_json::Value> = settlement
+            .parks
+            .iter()
+            .map(|park| {
+                parked_json(
+                    &park.event_id,
+                    park.aggregate,
+                    park.reason,
+                    park.topic.map(|topic| &**window.topic_name(topic)),
+                    &park.error,
+                )
+            })
+            .collect();
+        self.write_json(spi, &self.park, rows)
+    }
+
+    /// Changes the reasons of parked rows. True when all were there.
+    pub fn repark(&self, spi: &Spi, settlement: &Settlement, window: &Window<Body>) -> bool {
+        let rows: Vec<serde_json::Value> = settlement
+            .reparks
+            .iter()
+            .map(|park| {
+                parked_json(
+                    &park.event_id,
+                    park.aggregate,
+                    park.reason,
+                    park.topic.map(|topic| &**window.topic_name(topic)),
+                    &park.error,
+                )
+            })
+            .collect();
+        self.write_json(spi, &self.repark, rows)
+    }
+
+    fn write_json(&self, spi: &Spi, plan: &Plan, rows: Vec<serde_json::Value>) -> bool {
+        if rows.is_empty() {
+            return true;
+        }
+        let count = rows.len();
+        let json = serde_json::Value::from(rows).to_string();
+        spi.execute(plan, &[Some(text_datum(&json))], Access::Write).count() == count
+    }
+}
+
+fn parked_json(
+    event_id: &[u8; 16],
+    aggregate: AggregateKey,
+    reason: ParkReason,
+    topic: Option<&str>,
+    error: &Option<Arc<str>>,
+) -> serde_json::Value {
+    serde_json::json!({
+        "event_id": uuid_text(event_id),
+        "aggregate_key": uuid_text(&aggregate.0.to_be_bytes()),
+        "reason": reason.as_str(),
+        "topic": topic,
+        "error": error.as_deref(),
+    })
+}
+
+fn uuid_text(bytes: &[u8; 16]) -> String {
+    uuid::Uuid::from_bytes(*bytes).to_string()
+}
+
+fn uuid_array<'a>(uuids: impl Iterator<Item = &'a [u8; 16]>) -> String {
+    let texts: Vec<String> = uuids.map(uuid_text).collect();
+    format!("{{{}}}", texts.join(","))
+}

@@ -1,0 +1,206 @@
+//! Every SQL text of the relay, and the plans made of them. Nothing here decides; nothing here knows of Kafka.
+//!
+//! The statements name the schema and lean on no search_path. The relay's session forbids sequential and bitmap scans, hash and merge joins
+//! ([`prepare_session`]), so that each read is the index range it is written as, whatever the statistics say.
+
+mod ledger;
+mod steps;
+
+pub use steps::Fence;
+
+use super::step::COLUMNS;
+use crate::pg::catalog::Schema;
+use crate::pg::runtime::set_for_process;
+use crate::pg::spi::{Access, Plan, Rows, Spi, types};
+use outbox_core::snapshot::Snapshot;
+use pgrx::pg_sys::Oid;
+
+/// Settings of the relay's own session.
+pub fn prepare_session() {
+    for (name, value) in [
+        ("search_path", "pg_catalog"),
+        ("row_security", "off"),
+        ("default_transaction_read_only", "off"),
+        // A settle that is lost in a crash is a duplicate at worst.
+        ("synchronous_commit", "off"),
+        ("lock_timeout", "2s"),
+        ("jit", "off"),
+        ("plan_cache_mode", "force_generic_plan"),
+        ("enable_seqscan", "off"),
+        ("enable_bitmapscan", "off"),
+        ("enable_hashjoin", "off"),
+        ("enable_mergejoin", "off"),
+        ("max_parallel_workers_per_gather", "0"),
+    ] {
+        set_for_process(name, value);
+    }
+}
+
+/// Plans of one session, for one schema.
+pub struct Store {
+    fence: Plan,
+    late: Plan,
+    new: Plan,
+    due: Plan,
+    next_due: Plan,
+    of_topics: Plan,
+    of_aggregate: Plan,
+    acquire: Plan,
+    extend: Plan,
+    release: Plan,
+    ledger: Plan,
+    settle: Plan,
+    park: Plan,
+    unpark: Plan,
+    repark: Plan,
+    held: Plan,
+    parked_topics: Plan,
+    retarget: Plan,
+    drop_orphans: Plan,
+}
+
+impl Store {
+    pub fn prepare(spi: &Spi, schema: &Schema) -> Store {
+        use types::{INT4, INT8, OID, TEXT, TIMESTAMPTZ, UUID, XID8};
+        let plan = |sql: &str, arguments: &[Oid]| {
+            spi.prepare(
+                &sql.replace("{s}", &schema.quoted).replace("{columns}", COLUMNS),
+                arguments,
+            )
+        };
+        Store {
+            fence: plan(
+                "SELECT pg_catalog.pg_current_snapshot()::pg_catalog.text,
+                        EXISTS (SELECT FROM {s}.outbox_lease WHERE lease_token = $1),
+                        EXISTS (SELECT FROM {s}.outbox_stop),
+                        EXISTS (SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = $2 AND tgname = 'outbox_log_restamp' AND tgenabled = 'A')
+                        AND EXISTS (SELECT FROM pg_catalog.pg_constraint
+                                     WHERE conrelid = $2 AND contypid = 0 AND conname = 'outbox_log_xid_is_its_own' AND contype = 'c')",
+                &[UUID, OID],
+            ),
+            late: plan(
+                "SELECT {columns} FROM {s}.outbox_log l
+                  WHERE (l.xid, l.seq) > ($1, $2) AND l.xid < $3 AND l.seq <= $4 ORDER BY l.xid, l.seq",
+                &[XID8, INT8, XID8, INT8],
+            ),
+            new: plan("SELECT {columns} FROM {s}.outbox_log l WHERE l.seq > $1 ORDER BY l.seq", &[INT8]),
+            due: plan(
+                "SELECT {columns}, p.reason, p.attempts FROM {s}.outbox_parked p JOIN {s}.outbox_log l ON l.event_id = p.event_id
+                  WHERE p.reason = $1 AND p.available_at <= $2 ORDER BY p.available_at, p.seq",
+                &[TEXT, TIMESTAMPTZ],
+            ),
+            next_due: plan(
+                "SELECT LEAST((SELECT p.available_at FROM {s}.outbox_parked p WHERE p.reason = 'scheduled' ORDER BY p.available_at LIMIT 1),
+                              (SELECT p.available_at FROM {s}.outbox_parked p WHERE p.reason = 'retry' ORDER BY p.available_at LIMIT 1))",
+                &[],
+            ),
+            of_topics: plan(
+                "SELECT {columns}, p.reason, p.attempts FROM {s}.outbox_parked p JOIN {s}.outbox_log l ON l.event_id = p.event_id
+                  WHERE p.reason = 'topic' AND p.topic = ANY (ARRAY(SELECT pg_catalog.jsonb_array_elements_text($1::pg_catalog.jsonb))) ORDER BY p.seq",
+                &[TEXT],
+            ),
+            of_aggregate: plan(
+                "SELECT {columns}, p.reason, p.attempts FROM {s}.outbox_parked p JOIN {s}.outbox_log l ON l.event_id = p.event_id
+                  WHERE p.aggregate_key = $1 AND p.reason NOT IN ('scheduled', 'discarded') ORDER BY p.seq",
+                &[UUID],
+            ),
+            acquire: plan(
+                "INSERT INTO {s}.outbox_lease (singleton, lease_token, lease_until, pid, acquired_at)
+                 VALUES (true, $1, pg_catalog.clock_timestamp() + $2 * interval '1 millisecond', $3, pg_catalog.clock_timestamp())
+                 ON CONFLICT (singleton) DO UPDATE SET lease_token = excluded.lease_token, lease_until = excluded.lease_until,
+                     pid = excluded.pid, acquired_at = excluded.acquired_at",
+                &[UUID, INT8, INT4],
+            ),
+            extend: plan(
+                "UPDATE {s}.outbox_lease SET lease_until = pg_catalog.clock_timestamp() + $2 * interval '1 millisecond' WHERE lease_token = $1",
+                &[UUID, INT8],
+            ),
+            release: plan(
+                "UPDATE {s}.outbox_lease SET lease_until = pg_catalog.clock_timestamp(), pid = NULL WHERE lease_token = $1",
+                &[UUID],
+            ),
+            ledger: plan(
+                "SELECT batch_no, pos, snapshot::pg_catalog.text, walk_xid, walk_seq, walk_snapshot::pg_catalog.text
+                   FROM {s}.outbox_batch ORDER BY batch_no DESC LIMIT 1",
+                &[],
+            ),
+            settle: plan(
+                "INSERT INTO {s}.outbox_batch (batch_no, pos, snapshot, walk_xid, walk_seq, walk_snapshot, events, bytes, lease_token, published_at,
+                                               unparked, unparked_attempts)
+                 SELECT $1, $2, $3::pg_catalog.pg_snapshot, $4, $5, $6::pg_catalog.pg_snapshot, $7, $8, e.lease_token, pg_catalog.clock_timestamp(),
+                        $9::pg_catalog.uuid[], $10::pg_catalog.int4[]
+                   FROM {s}.outbox_lease e WHERE e.lease_token = $11",
+                &[INT8, INT8, TEXT, XID8, INT8, TEXT, INT8, INT8, TEXT, TEXT, UUID],
+            ),
+            park: plan(
+                "INSERT INTO {s}.outbox_parked (event_id, aggregate_key, seq, available_at, parked_at, attempts, reason, aggregate_type, aggregate_id,
+                                                topic, last_error)
+                 SELECT l.event_id, p.aggregate_key, l.seq, CASE WHEN p.reason = 'scheduled' THEN l.available_at END, pg_catalog.clock_timestamp(),
+                        CASE WHEN p.reason = 'failed' THEN 1 ELSE 0 END, p.reason, l.aggregate_type, l.aggregate_id, p.topic, p.error
+                   FROM pg_catalog.jsonb_to_recordset($1::pg_catalog.jsonb)
+                        AS p(event_id pg_catalog.uuid, aggregate_key pg_catalog.uuid, reason pg_catalog.text, topic pg_catalog.text, error pg_catalog.text)
+                   JOIN {s}.outbox_log l ON l.event_id = p.event_id",
+                &[TEXT],
+            ),
+            unpark: plan("DELETE FROM {s}.outbox_parked WHERE event_id = ANY ($1::pg_catalog.uuid[])", &[TEXT]),
+            repark: plan(
+                "UPDATE {s}.outbox_parked k SET reason = p.reason, topic = p.topic, last_error = p.error, available_at = NULL,
+                        attempts = k.attempts + CASE WHEN p.reason = 'failed' THEN 1 ELSE 0 END
+                   FROM pg_catalog.jsonb_to_recordset($1::pg_catalog.jsonb)
+                        AS p(event_id pg_catalog.uuid, aggregate_key pg_catalog.uuid, reason pg_catalog.text, topic pg_catalog.text, error pg_catalog.text)
+                  WHERE k.event_id = p.event_id",
+                &[TEXT],
+            ),
+            held: plan(
+                "SELECT aggregate_key, count(*), count(*) FILTER (WHERE reason <> 'behind')
+                   FROM {s}.outbox_parked WHERE reason NOT IN ('scheduled', 'discarded') GROUP BY aggregate_key",
+                &[],
+            ),
+            parked_topics: plan(
+                "SELECT DISTINCT ON (p.topic, l.aggregate_type, l.event_type, l.topic IS NULL)
+                        p.topic, COALESCE(p.last_error, ''), l.aggregate_type, l.event_type, l.topic IS NOT NULL
+                   FROM {s}.outbox_parked p JOIN {s}.outbox_log l ON l.event_id = p.event_id WHERE p.reason = 'topic'",
+                &[],
+            ),
+            retarget: plan(
+                "UPDATE {s}.outbox_parked p SET topic = $2 FROM {s}.outbox_log l
+                  WHERE p.reason = 'topic' AND p.topic = $1 AND l.event_id = p.event_id AND l.topic IS NULL AND l.aggregate_type = $3 AND l.event_type = $4",
+                &[TEXT, TEXT, TEXT, TEXT],
+            ),
+            drop_orphans: plan(
+                "DELETE FROM {s}.outbox_parked p WHERE NOT EXISTS (SELECT FROM {s}.outbox_log l WHERE l.event_id = p.event_id)",
+                &[],
+            ),
+        }
+    }
+}
+
+fn parse_snapshot(text: &str) -> Snapshot {
+    text.parse()
+        .unwrap_or_else(|error| pgrx::error!("cannot read a snapshot: {error}"))
+}
+
+/// Rows of the extension's own place, looked up in the catalog.
+pub fn extension_schema(spi: &Spi) -> Option<Oid> {
+    let plan = spi.prepare(
+        "SELECT extnamespace FROM pg_catalog.pg_extension WHERE extname = 'outbox_ext'",
+        &[],
+    );
+    let rows: Rows<'_> = spi.execute(&plan, &[], Access::Read);
+    if rows.count() == 0 {
+        None
+    } else {
+        rows.datum(0, 0).map(|datum| Oid::from(datum.value() as u32))
+    }
+}
+
+/// Settings that ALTER DATABASE and ALTER ROLE give to the relay's session, as one text to compare: they do not reach a running session by a reload.
+pub fn database_settings(spi: &Spi) -> String {
+    let plan = spi.prepare(
+        "SELECT COALESCE(pg_catalog.string_agg(s.setrole::pg_catalog.text || s.setconfig::pg_catalog.text, ' ' ORDER BY s.setrole), '')
+           FROM pg_catalog.pg_db_role_setting s
+          WHERE s.setdatabase IN (0, (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()))",
+        &[],
+    );
+    spi.execute(&plan, &[], Access::Read).text(0, 0).unwrap_or_default()
+}

@@ -1,0 +1,167 @@
+//! The reads of a step: fence and snapshot, late and new events, parked events that may go.
+
+use super::{Store, parse_snapshot};
+use crate::pg::spi::{Access, Plan, Spi, text_datum, uuid_datum};
+use crate::relay::Body;
+use crate::relay::step::{COLUMN_COUNT, Reader};
+use outbox_core::cursor::LateRange;
+use outbox_core::snapshot::Snapshot;
+use outbox_core::window::{AggregateKey, ParkReason, TopicId, Window};
+use pgrx::pg_sys::{Datum, Oid};
+use std::sync::Arc;
+
+/// What a step must know before it reads.
+pub struct Fence {
+    /// The step's snapshot, C.
+    pub snapshot: Snapshot,
+    pub lease_held: bool,
+    pub stopped: bool,
+    /// Trigger and check that keep `xid` true are in place.
+    pub guarded: bool,
+}
+
+impl Store {
+    /// Takes the step's snapshot and says what stands in the step's way.
+    pub fn fence(&self, spi: &Spi, token: &[u8; 16], log: Oid) -> Fence {
+        let rows = spi.execute(&self.fence, &[Some(uuid_datum(token)), Some(log.into())], Access::Read);
+        let flag = |column| rows.bool(0, column).unwrap_or(false);
+        Fence {
+            snapshot: parse_snapshot(&rows.text(0, 0).unwrap_or_default()),
+            lease_held: flag(1),
+            stopped: flag(2),
+            guarded: flag(3),
+        }
+    }
+
+    /// Reads late events of one range. Some((xid, seq)) of the last one when the step became full before the range's end; equal (xid, seq) are
+    /// never divided.
+    pub fn late(
+        &self,
+        spi: &Spi,
+        range: &LateRange,
+        pos: i64,
+        reader: &mut Reader<'_>,
+        window: &mut Window<Body>,
+    ) -> Option<(u64, i64)> {
+        let values = [
+            Some(Datum::from(range.after_xid)),
+            Some(range.after_seq.into()),
+            Some(Datum::from(range.end_xid)),
+            Some(pos.into()),
+        ];
+        self.read(spi, &self.late, &values, reader, window)
+    }
+
+    /// Reads new events; as [`Store::late`].
+    pub fn new_events(
+        &self,
+        spi: &Spi,
+        pos: i64,
+        reader: &mut Reader<'_>,
+        window: &mut Window<Body>,
+    ) -> Option<(u64, i64)> {
+        self.read(spi, &self.new, &[Some(pos.into())], reader, window)
+    }
+
+    fn read(
+        &self,
+        spi: &Spi,
+        plan: &Plan,
+        values: &[Option<Datum>],
+        reader: &mut Reader<'_>,
+        window: &mut Window<Body>,
+    ) -> Option<(u64, i64)> {
+        let by_seq_only = std::ptr::eq(plan, &self.new);
+        let mut cursor = spi.cursor(plan, values);
+        let mut last: Option<(u64, i64)> = None;
+        loop {
+            let rows = cursor.fetch(reader.fetch_size());
+            if rows.count() == 0 {
+                return None;
+            }
+            for row in 0..rows.count() {
+                let position = Reader::position(&rows, row);
+                if reader.is_full()
+                    && last.is_none_or(|(xid, seq)| seq != position.1 || (xid != position.0 && !by_seq_only))
+                {
+                    return Some(last.unwrap_or((0, i64::MIN)));
+                }
+                reader.push(&rows, row, None, window);
+                last = Some(position);
+            }
+        }
+    }
+
+    /// When the next scheduled or retried event is due, microseconds since 2000.
+    pub fn next_due(&self, spi: &Spi) -> Option<i64> {
+        spi.execute(&self.next_due, &[], Access::Read).i64(0, 0)
+    }
+
+    /// Reads parked events that are due at `now`.
+    pub fn due(&self, spi: &Spi, now: i64, reader: &mut Reader<'_>, window: &mut Window<Body>) {
+        for reason in [ParkReason::Retry, ParkReason::Scheduled] {
+            self.read_parked(
+                spi,
+                &self.due,
+                &[Some(text_datum(reason.as_str())), Some(now.into())],
+                reader,
+                window,
+            );
+        }
+    }
+
+    /// Reads the events parked for these topics.
+    pub fn of_topics(&self, spi: &Spi, topics: &[TopicId], reader: &mut Reader<'_>, window: &mut Window<Body>) {
+        let names: Vec<Arc<str>> = topics.iter().map(|&topic| window.topic_name(topic).clone()).collect();
+        let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+        let json = serde_json::Value::from(names).to_string();
+        self.read_parked(spi, &self.of_topics, &[Some(text_datum(&json))], reader, window);
+    }
+
+    /// Reads what is parked of one aggregate. False when nothing is.
+    pub fn of_aggregate(
+        &self,
+        spi: &Spi,
+        aggregate: AggregateKey,
+        reader: &mut Reader<'_>,
+        window: &mut Window<Body>,
+    ) -> bool {
+        let before = reader.len();
+        self.read_parked(
+            spi,
+            &self.of_aggregate,
+            &[Some(uuid_datum(&aggregate.0.to_be_bytes()))],
+            reader,
+            window,
+        );
+        reader.len() > before
+    }
+
+    fn read_parked(
+        &self,
+        spi: &Spi,
+        plan: &Plan,
+        values: &[Option<Datum>],
+        reader: &mut Reader<'_>,
+        window: &mut Window<Body>,
+    ) {
+        let mut cursor = spi.cursor(plan, values);
+        while !reader.is_full() {
+            let rows = cursor.fetch(reader.fetch_size());
+            if rows.count() == 0 {
+                return;
+            }
+            for row in 0..rows.count() {
+                // The check constraint lets only known reasons in.
+                let reason = rows
+                    .text(row, COLUMN_COUNT)
+                    .and_then(|text| text.parse().ok())
+                    .unwrap_or(ParkReason::Retry);
+                let attempts = rows
+                    .datum(row, COLUMN_COUNT + 1)
+                    .map_or(0, |datum| datum.value() as i32);
+                reader.push(&rows, row, Some((reason, attempts)), window);
+            }
+        }
+    }
+}
