@@ -20,10 +20,10 @@ summary=()
 # The names in here are the tiers of CONTRIBUTING.md.
 tier_lint() { scripts/lint.sh; }
 tier_unit() {
-    # outbox-core with the checks for overflow of a debug build; outbox-kafka beside the extension's own C library.
+    # outbox-core with the checks for overflow of a debug build; the others beside the build of the extension and its C library.
     local rc=0
-    cargo test -p outbox-core || rc=$?
-    cargo test --release -p outbox-kafka || rc=$?
+    cargo test --no-fail-fast -p outbox-core || rc=$?
+    cargo test --release --no-fail-fast -p outbox-kafka -p outbox-bench || rc=$?
     return "$rc"
 }
 tier_exports() { scripts/check-exports.sh; }

@@ -24,7 +24,7 @@ use outbox_core::cursor::Cursor;
 use outbox_core::snapshot::Snapshot;
 use outbox_core::topic::TopicTemplate;
 use outbox_core::window::{Limits, Window};
-use outbox_kafka::{Producer, Report};
+use outbox_kafka::{Lane, Producer, Report};
 use pgrx::pg_sys::Oid;
 
 /// Events in flight; what is known of each takes about 100 bytes.
@@ -133,13 +133,16 @@ impl<'a> Session<'a> {
         let template = TopicTemplate::parse(&settings.topic)
             .map_err(|error| End::Misconfigured(format!("outbox_ext.topic: {error}")))?;
         let options = super::options::gather(settings).map_err(End::Misconfigured)?;
-        let producer = Producer::new(&outbox_kafka::Settings {
-            brokers: settings.brokers.clone(),
-            options,
-            max_message_bytes: settings.max_message_bytes,
-            max_in_flight_bytes: settings.max_in_flight_bytes + settings.batch_bytes + settings.max_message_bytes,
-            max_in_flight_events: IN_FLIGHT_EVENTS_MAX + settings.batch_size,
-        })
+        let producer = Producer::new(
+            &outbox_kafka::Settings {
+                brokers: settings.brokers.clone(),
+                options,
+                max_message_bytes: settings.max_message_bytes,
+                max_in_flight_bytes: settings.max_in_flight_bytes + settings.batch_bytes + settings.max_message_bytes,
+                max_in_flight_events: IN_FLIGHT_EVENTS_MAX + settings.batch_size,
+            },
+            Lane::Fast,
+        )
         .map_err(|error| End::Misconfigured(error.to_string()))?;
 
         let now = runtime::monotonic_ms();

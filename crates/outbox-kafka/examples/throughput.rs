@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use outbox_kafka::{Producer, Record, SendError, Settings, TopicMetadata, parse_options};
+use outbox_kafka::{Lane, Producer, Record, SendError, Settings, TopicMetadata, parse_options};
 use rdkafka::mocking::MockCluster;
 
 const TOPIC: &str = "throughput";
@@ -25,7 +25,7 @@ fn main() {
         max_in_flight_bytes: 64 << 20,
         max_in_flight_events: 50_000,
     };
-    let producer = Producer::new(&settings).expect("producer");
+    let producer = Producer::new(&settings, Lane::Fast).expect("producer");
     producer.ask_topic(TOPIC, 0);
     let partitions = loop {
         wait_for(producer.event_fd());

@@ -31,4 +31,4 @@ mod wake;
 pub use logs::{Level, LogLine};
 pub use metadata::TopicMetadata;
 pub use options::{OptionError, check_options, parse_options};
-pub use producer::{Producer, ProducerError, Record, Report, SendError, Settings, Teardown};
+pub use producer::{Lane, Producer, ProducerError, Record, Report, SendError, Settings, Teardown};

@@ -1,4 +1,4 @@
-//! The producer of the fast lane: idempotent, gapless, one request in flight, no timeout.
+//! The producer: idempotent, one request in flight, no timeout; gapless in the fast lane.
 //!
 //! Owns one librdkafka client with its topics, and everything that came out of it and was not taken
 //! yet. Used by one thread, the relay's main thread, which never waits in here: it sleeps on
@@ -26,7 +26,7 @@ use crate::native::{Client, Delivery, EventKind, Topic};
 use crate::outage::Outage;
 use crate::wake::{EventFd, spawn_without_signals};
 
-pub use crate::settings::Settings;
+pub use crate::settings::{Lane, Settings};
 
 /// Why there is no producer. Contains no secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,12 +88,12 @@ pub struct Producer {
 
 impl Producer {
     /// Starts a producer; connecting goes on in the background and its failures are no error here.
-    pub fn new(settings: &Settings) -> Result<Producer, ProducerError> {
+    pub fn new(settings: &Settings, lane: Lane) -> Result<Producer, ProducerError> {
         let secrets = settings.secrets();
         let system = |error| ProducerError::new(format!("could not start the producer: {error}"));
         let wake = Arc::new(EventFd::new().map_err(system)?);
         let outage = Arc::new(Outage::default());
-        let client = Client::new(settings.conf()?).map_err(|text| ProducerError::new(redact(&text, &secrets)))?;
+        let client = Client::new(settings.conf(lane)?).map_err(|text| ProducerError::new(redact(&text, &secrets)))?;
         let client = Arc::new(client);
         client.enable_io_event(wake.raw());
         // librdkafka logged while it was made: its queue is not empty, and will not become so unless
@@ -108,8 +108,11 @@ impl Producer {
             outage: Arc::clone(&outage),
             secrets,
         };
-        let thread = MetadataThread::start(client, wake, outage, settings.allows_topic_creation());
-        producer.metadata = Some(thread.map_err(system)?);
+        // Topics are asked about by the fast lane.
+        if lane == Lane::Fast {
+            let thread = MetadataThread::start(client, wake, outage, settings.allows_topic_creation());
+            producer.metadata = Some(thread.map_err(system)?);
+        }
         Ok(producer)
     }
 

@@ -67,6 +67,18 @@ const FAST_LANE: &[(&str, &str)] = &[
     ("log.thread.name", "false"),
 ];
 
+/// What is different in the careful lane: a refusal is the record's own and no reason to fail the producer. Not the user's to set.
+const CAREFUL_LANE: &[(&str, &str)] = &[("enable.gapless.guarantee", "false"), ("batch.num.messages", "1")];
+
+/// Which of the relay's two producers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lane {
+    /// Whatever is in order: batches; a refused record fails the producer, so that nothing overtakes it.
+    Fast,
+    /// Records that were in a refused batch, one at a time: finds out which of them it was.
+    Careful,
+}
+
 /// Framing that librdkafka counts into `message.max.bytes` and the relay's limit does not: about 40
 /// bytes a record and at most 10 for each header.
 const FRAMING_BYTES: usize = 4096;
@@ -75,7 +87,7 @@ const FRAMING_BYTES: usize = 4096;
 const MESSAGE_BYTES_MAX: usize = 1_000_000_000;
 
 impl Settings {
-    pub(crate) fn conf(&self) -> Result<Conf, ProducerError> {
+    pub(crate) fn conf(&self, lane: Lane) -> Result<Conf, ProducerError> {
         if self.brokers.trim().is_empty() {
             return Err(ProducerError::new("no brokers are set".to_owned()));
         }
@@ -86,6 +98,11 @@ impl Settings {
         }
         for (key, value) in &self.options {
             set(&conf, key, value)?;
+        }
+        if lane == Lane::Careful {
+            for (key, value) in CAREFUL_LANE {
+                set(&conf, key, value)?;
+            }
         }
         let message_bytes = (self.max_message_bytes + FRAMING_BYTES).min(MESSAGE_BYTES_MAX);
         // librdkafka counts payloads. A quarter on top of the window keeps its limit out of the way.
@@ -151,18 +168,20 @@ mod tests {
 
     #[test]
     fn our_own_table_is_accepted_by_librdkafka() {
-        assert!(settings(&[("linger.ms", "5")]).conf().is_ok());
+        for lane in [Lane::Fast, Lane::Careful] {
+            assert!(settings(&[("linger.ms", "5")]).conf(lane).is_ok());
+        }
     }
 
     #[test]
     fn unusable_settings_are_refused_without_a_value() {
-        let error = settings(&[("acks", "1")]).conf().err().unwrap();
+        let error = settings(&[("acks", "1")]).conf(Lane::Fast).err().unwrap();
         assert!(error.to_string().contains("\"acks\""), "{error}");
         let error = Settings {
             brokers: " ".to_owned(),
             ..settings(&[])
         };
-        assert_eq!(error.conf().err().unwrap().to_string(), "no brokers are set");
+        assert_eq!(error.conf(Lane::Fast).err().unwrap().to_string(), "no brokers are set");
     }
 
     #[test]

@@ -144,7 +144,7 @@ fn a_full_queue_refuses_without_blocking_and_takes_again_later() {
     let mock = mock();
     let mut limits = common::settings(&mock.bootstrap_servers(), &[]);
     limits.max_in_flight_events = 100;
-    let mut driver = common::Driver::new(&limits);
+    let mut driver = common::Driver::new(&limits, outbox_kafka::Lane::Fast);
     let mut sent = 0;
     let error = loop {
         match driver.producer.send(&record("t", b"{}"), 0, sent) {

@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{NOBODY, mock, producer, record};
+use common::{Driver, NOBODY, mock, producer, record, settings};
 use outbox_core::failure::{Failure, TopicFailure};
-use outbox_kafka::{SendError, TopicMetadata};
+use outbox_kafka::{Lane, SendError, TopicMetadata};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 #[test]
@@ -60,6 +60,31 @@ fn a_refused_batch_is_fatal_and_says_why() {
         .iter()
         .filter(|line| line.level > outbox_kafka::Level::Notice);
     assert_eq!(loud.count(), 0, "{:#?}", driver.logs);
+}
+
+#[test]
+fn in_the_careful_lane_a_refusal_is_the_records_own_and_the_producer_goes_on() {
+    let mock = mock();
+    mock.create_topic("t", 1, 1).unwrap();
+    let mut driver = Driver::new(&settings(&mock.bootstrap_servers(), &[]), Lane::Careful);
+    for error in [
+        RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE,
+        RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_RECORD,
+    ] {
+        driver.reports.clear();
+        driver.producer.send(&record("t", b"{}"), 0, 1).unwrap();
+        driver.until("a report", |d| d.reports.len() == 1);
+        assert_eq!(driver.reports[0].outcome, Ok(()));
+        mock.request_errors(RDKafkaApiKey::Produce, &[error]);
+        driver.producer.send(&record("t", b"poison"), 0, 2).unwrap();
+        driver.until("a refusal", |d| d.reports.len() == 2);
+        let outcome = &driver.reports[1].outcome;
+        assert!(matches!(outcome, Err(Failure::Refused { .. })), "{outcome:?}");
+        assert_eq!(driver.producer.fatal(), None);
+        driver.producer.send(&record("t", b"{}"), 0, 3).unwrap();
+        driver.until("the next report", |d| d.reports.len() == 3);
+        assert_eq!(driver.reports[2].outcome, Ok(()));
+    }
 }
 
 #[test]

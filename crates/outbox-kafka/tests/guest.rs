@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, NOBODY, mock, producer, record, wait_readable};
-use outbox_kafka::{Level, Producer};
+use outbox_kafka::{Lane, Level, Producer};
 
 #[test]
 fn the_end_never_blocks_the_caller() {
@@ -134,10 +134,10 @@ fn secrets_appear_nowhere() {
     assert!(!everything.contains("payload-payload"));
 
     let mut broken = common::settings(NOBODY, &[("ssl.key.pem", SECRET), ("security.protocol", "ssl")]);
-    let error = Producer::new(&broken).expect_err("a key that is none");
+    let error = Producer::new(&broken, Lane::Fast).expect_err("a key that is none");
     assert!(!error.to_string().contains(SECRET), "{error}");
     assert!(!format!("{broken:?}").contains(SECRET));
     broken.options = vec![("acks".to_owned(), SECRET.to_owned())];
-    let error = Producer::new(&broken).expect_err("acks");
+    let error = Producer::new(&broken, Lane::Fast).expect_err("acks");
     assert!(!error.to_string().contains(SECRET), "{error}");
 }

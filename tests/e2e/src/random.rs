@@ -1,4 +1,4 @@
-//! A small random generator whose seed is printed, so that a failed run can be told from its log.
+//! A small random generator. Schedules of real processes cannot be replayed, so its seed is not kept.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,5 +1,8 @@
 //! Everything at once: writers, and at random whatever can end or hinder a relay.
 
+use std::process::Command;
+use std::time::{Duration, Instant};
+
 use outbox_e2e::judge::counters_backwards;
 use outbox_e2e::scenario::topic_of;
 use outbox_e2e::wait::{let_pass, try_wait};
@@ -9,15 +12,16 @@ use crate::load::{Commits, Load, counter, finish_prepared};
 
 trials![stops_broker_alone chaos_complete_and_in_order];
 
-/// Rounds of trouble; each takes some 3 seconds. More for a soak.
-const ROUNDS: &str = "OUTBOX_E2E_CHAOS_ROUNDS";
+/// Seconds of trouble; more for a soak.
+const SECONDS: &str = "OUTBOX_E2E_CHAOS_SECONDS";
 
 /// Crashes of relay, session, server and broker, terminations, reloads, rewrites, and a topic that comes late: at the
 /// end everything is there, in order, and nothing else.
 fn chaos_complete_and_in_order(name: &str) {
-    let rounds = std::env::var(ROUNDS)
+    let time = std::env::var(SECONDS)
         .ok()
-        .map_or(12, |text| text.parse().expect("a number"));
+        .map_or(40, |text| text.parse().expect("seconds"));
+    let time = seconds(time);
     let broker = Broker::prepare();
     broker.start();
     let s = Scenario::with_brokers(
@@ -49,13 +53,19 @@ fn chaos_complete_and_in_order(name: &str) {
     }
     let load = Load::start(&s, 6, &types, Commits::Mixed);
     let mut random = Random::from_clock();
+    let began = Instant::now();
     let mut done = Vec::new();
-    for round in 0..rounds {
-        let_pass(std::time::Duration::from_millis(300 + random.below(1_500)));
-        if round == rounds / 2 {
+    let mut topic_came = false;
+    while began.elapsed() < time {
+        let_pass(Duration::from_millis(300 + random.below(1_500)));
+        if began.elapsed() > time / 2 && !topic_came {
             broker.create_topic(&topic_of(&types[2]), 3);
+            topic_came = true;
         }
         done.push(trouble(&s, &broker, random.below(9)));
+    }
+    if !topic_came {
+        broker.create_topic(&topic_of(&types[2]), 3);
     }
     eprintln!("  {name}: {}", done.join(", "));
     let written = load.stop();
@@ -81,11 +91,11 @@ fn connect(s: &Scenario) -> Db {
 /// One kind of trouble; its name. A process that is gone before we reach it is no fault.
 fn trouble(s: &Scenario, broker: &Broker, kind: u64) -> &'static str {
     let mut db = connect(s);
-    let relay = || "SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'outbox%relay%'";
+    let relay = "SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'outbox%relay%'";
     match kind {
         0 => {
-            if let Some(pid) = db.all::<i32>(relay()).first() {
-                shell::try_run(std::process::Command::new("kill").args(["-KILL", &pid.to_string()]));
+            if let Some(pid) = db.all::<i32>(relay).first() {
+                shell::try_run(Command::new("kill").args(["-KILL", &pid.to_string()]));
             }
             "relay killed"
         }
@@ -128,7 +138,7 @@ fn trouble(s: &Scenario, broker: &Broker, kind: u64) -> &'static str {
         }
         _ => {
             // A relay that stands still for a while and goes on.
-            if let Some(pid) = db.all::<i32>(relay()).first() {
+            if let Some(pid) = db.all::<i32>(relay).first() {
                 shell::signal(*pid, "STOP");
                 let_pass(seconds(1));
                 shell::signal(*pid, "CONT");

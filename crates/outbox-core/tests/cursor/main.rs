@@ -13,7 +13,7 @@ use std::collections::{BTreeSet, HashMap};
 use outbox_core::cursor::{Cursor, LateRange};
 use outbox_core::snapshot::Snapshot;
 use postgres::{RowId, Server, Status};
-use reader::{LateRule, Reader};
+use reader::{Reader, Rules};
 use support::{Rng, run_schedules};
 
 const AGGREGATES: usize = 5;
@@ -169,15 +169,15 @@ impl World<'_> {
     }
 }
 
-fn schedule(rng: &mut Rng, writers: Writers, late_rule: LateRule) -> Result<(), String> {
+fn schedule(rng: &mut Rng, writers: Writers, rules: Rules) -> Result<(), String> {
     let mut server = Server::new(3 + rng.below(1_000) as u64);
     // Some transactions are older than the extension.
     for _ in 0..rng.below(3) {
         let tx = server.begin();
         server.assign_xid(tx);
     }
-    let step_rows_max = 1 + rng.below(8);
-    let reader = Reader::new(&server, step_rows_max, late_rule);
+    let step_rows_max = 1 + if rng.one_in(2) { rng.below(2) } else { rng.below(8) };
+    let reader = Reader::new(&server, step_rows_max, rules);
     server.append_ledger(reader.cursor.clone());
     server.flush(server.log_end());
     let actions = 50 + rng.below(250);
@@ -194,14 +194,19 @@ fn schedule(rng: &mut Rng, writers: Writers, late_rule: LateRule) -> Result<(), 
     world.check()
 }
 
+const RIGHT: Rules = Rules {
+    late: Cursor::late_ranges,
+    value_before_snapshot: true,
+};
+
 #[test]
 fn nothing_is_lost_doubled_or_out_of_order() {
-    run_schedules(30_000, |rng| schedule(rng, Writers::Honest, Cursor::late_ranges));
+    run_schedules(30_000, |rng| schedule(rng, Writers::Honest, RIGHT));
 }
 
 #[test]
 fn nothing_is_lost_when_seq_is_set_by_hand() {
-    run_schedules(15_000, |rng| schedule(rng, Writers::Attackers, Cursor::late_ranges));
+    run_schedules(15_000, |rng| schedule(rng, Writers::Attackers, RIGHT));
 }
 
 /// Leaves out the transactions that ran at or above the snapshot's xmax and were in no list.
@@ -214,14 +219,54 @@ fn only_listed_transactions(cursor: &Cursor, now: &Snapshot) -> Vec<LateRange> {
 
 #[test]
 fn the_schedules_catch_a_rule_that_forgets_unlisted_transactions() {
+    let rules = Rules {
+        late: only_listed_transactions,
+        ..RIGHT
+    };
     let first = support::random_seed();
-    let outcomes = (0..500).map(|n| schedule(&mut Rng::new(first + n), Writers::Honest, only_listed_transactions));
+    let outcomes = (0..500).map(|n| schedule(&mut Rng::new(first + n), Writers::Honest, rules));
     let caught = outcomes
         .filter_map(Result::err)
-        .filter(|error| error.contains("lost") || error.contains("passed"));
-    let caught = caught.count();
+        .filter(|error| error.starts_with("lost"))
+        .count();
     assert!(
         caught > 50,
         "only {caught} of 500 schedules from seed {first} saw the wrong rule lose events"
     );
+}
+
+/// After the step has begun X emits and commits, then Y for the same aggregate; Y has the lower xid.
+/// Each step brings one event.
+fn two_commits_after_a_step_began(rules: Rules) -> Result<(), String> {
+    let mut rng = Rng::new(0);
+    let mut server = Server::new(10);
+    let reader = Reader::new(&server, 1, rules);
+    server.append_ledger(reader.cursor.clone());
+    let mut world = World {
+        rng: &mut rng,
+        server,
+        reader,
+        writers: Writers::Honest,
+    };
+    let (y, x) = (world.server.begin(), world.server.begin());
+    world.server.assign_xid(y);
+    world.reader.begin_step(&world.server);
+    for tx in [x, y] {
+        assert!(world.server.emit(tx, 1, None), "the aggregate is not locked");
+        world.server.write_commit(tx, true);
+        world.server.end_commit(tx);
+    }
+    world.reader.finish_step(&mut world.server)?;
+    world.wind_up()?;
+    world.check()
+}
+
+#[test]
+fn last_value_must_be_read_before_the_snapshot() {
+    assert_eq!(two_commits_after_a_step_began(RIGHT), Ok(()));
+    let wrong = two_commits_after_a_step_began(Rules {
+        value_before_snapshot: false,
+        ..RIGHT
+    });
+    assert!(wrong.is_err_and(|error| error.starts_with("order")));
 }

@@ -235,6 +235,11 @@ impl<L: Clone> Server<L> {
         self.rows.iter().enumerate().filter(move |(_, row)| committed(row))
     }
 
+    /// The rows that a statement under this snapshot sees.
+    pub fn visible_to(&self, snapshot: &Snapshot) -> impl Iterator<Item = (RowId, &Row)> {
+        self.visible().filter(|(_, row)| snapshot.sees(row.xid))
+    }
+
     pub fn flush(&mut self, up_to: Lsn) {
         self.flushed = self.flushed.max(up_to);
     }

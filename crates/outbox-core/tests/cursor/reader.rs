@@ -9,13 +9,21 @@ use crate::postgres::{RowId, Server};
 
 pub type LateRule = fn(&Cursor, &Snapshot) -> Vec<LateRange>;
 
+/// A rule to follow; the wrong ones must be caught.
+#[derive(Clone, Copy)]
+pub struct Rules {
+    pub late: LateRule,
+    /// The sequence's last_value is read before the snapshot is taken, as it must be.
+    pub value_before_snapshot: bool,
+}
+
 pub struct Reader {
     pub cursor: Cursor,
     unsettled: VecDeque<Cursor>,
-    /// The sequence's last_value, once a step has begun.
-    begun: Option<i64>,
+    /// The sequence's last_value and the snapshot when the step began.
+    begun: Option<(i64, Snapshot)>,
     step_rows_max: usize,
-    late_rule: LateRule,
+    rules: Rules,
     /// Read in this session, or before the cursor that it began with.
     covered: BTreeSet<RowId>,
     /// In the order of delivery, over all sessions.
@@ -23,7 +31,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    pub fn new(server: &Server<Cursor>, step_rows_max: usize, late_rule: LateRule) -> Reader {
+    pub fn new(server: &Server<Cursor>, step_rows_max: usize, rules: Rules) -> Reader {
         let cursor = Cursor {
             pos: 0,
             snapshot: server.snapshot(),
@@ -34,7 +42,7 @@ impl Reader {
             unsettled: VecDeque::new(),
             begun: None,
             step_rows_max,
-            late_rule,
+            rules,
             covered: BTreeSet::new(),
             published: Vec::new(),
         }
@@ -50,17 +58,21 @@ impl Reader {
     }
 
     pub fn begin_step(&mut self, server: &Server<Cursor>) {
-        self.begun = Some(server.last_value());
+        self.begun = Some((server.last_value(), server.snapshot()));
     }
 
     /// The step's read. Returns how many events it brought.
     pub fn finish_step(&mut self, server: &mut Server<Cursor>) -> Result<usize, String> {
-        let Some(last_value) = self.begun.take() else {
+        let Some((value_then, snapshot_then)) = self.begun.take() else {
             return Ok(0);
         };
-        let now = server.snapshot();
-        let ranges = (self.late_rule)(&self.cursor, &now);
-        let mut late = self.read_late(server, &ranges);
+        let (last_value, now) = if self.rules.value_before_snapshot {
+            (value_then, server.snapshot())
+        } else {
+            (server.last_value(), snapshot_then)
+        };
+        let ranges = (self.rules.late)(&self.cursor, &now);
+        let mut late = self.read_late(server, &now, &ranges);
         let complete = late.len() <= self.step_rows_max;
         if !complete {
             let edge = late[self.step_rows_max - 1];
@@ -76,7 +88,7 @@ impl Reader {
         } else {
             ids.sort_by_key(|&id| server.rows[id].seq);
             let room = self.step_rows_max - ids.len();
-            let (new, pos) = self.read_new(server, room, last_value);
+            let (new, pos) = self.read_new(server, &now, room, last_value);
             ids.extend(new);
             self.cursor.advance(now, pos)
         };
@@ -93,12 +105,12 @@ impl Reader {
     }
 
     /// Range by range in (xid, seq) order, as the index is; ranges must be ascending and apart.
-    fn read_late(&self, server: &Server<Cursor>, ranges: &[LateRange]) -> Vec<((u64, i64), RowId)> {
+    fn read_late(&self, server: &Server<Cursor>, now: &Snapshot, ranges: &[LateRange]) -> Vec<((u64, i64), RowId)> {
         let mut late = Vec::new();
         for range in ranges {
             let inside = |xid, seq| (xid, seq) > (range.after_xid, range.after_seq) && xid < range.end_xid;
             let rows = server
-                .visible()
+                .visible_to(now)
                 .filter(|(_, row)| inside(row.xid, row.seq) && row.seq <= self.cursor.pos);
             let mut part: Vec<_> = rows.map(|(id, row)| ((row.xid, row.seq), id)).collect();
             part.sort();
@@ -108,11 +120,11 @@ impl Reader {
         late
     }
 
-    fn read_new(&self, server: &Server<Cursor>, room: usize, last_value: i64) -> (Vec<RowId>, i64) {
+    fn read_new(&self, server: &Server<Cursor>, now: &Snapshot, room: usize, last_value: i64) -> (Vec<RowId>, i64) {
         if room == 0 {
             return (Vec::new(), self.cursor.pos);
         }
-        let rows = server.visible().filter(|(_, row)| row.seq > self.cursor.pos);
+        let rows = server.visible_to(now).filter(|(_, row)| row.seq > self.cursor.pos);
         let mut new: Vec<_> = rows.map(|(id, row)| (row.seq, id)).collect();
         new.sort();
         let exhausted = new.len() <= room;

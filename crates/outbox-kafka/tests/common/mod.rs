@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use outbox_kafka::{LogLine, Producer, Record, Report, Settings, TopicMetadata};
+use outbox_kafka::{Lane, LogLine, Producer, Record, Report, Settings, TopicMetadata};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 
@@ -35,7 +35,7 @@ pub fn settings(brokers: &str, options: &[(&str, &str)]) -> Settings {
 }
 
 pub fn producer(brokers: &str, options: &[(&str, &str)]) -> Driver {
-    Driver::new(&settings(brokers, options))
+    Driver::new(&settings(brokers, options), Lane::Fast)
 }
 
 pub fn record<'a>(topic: &'a str, payload: &'a [u8]) -> Record<'a> {
@@ -56,9 +56,9 @@ pub struct Driver {
 }
 
 impl Driver {
-    pub fn new(settings: &Settings) -> Driver {
+    pub fn new(settings: &Settings, lane: Lane) -> Driver {
         Driver {
-            producer: Producer::new(settings).expect("producer"),
+            producer: Producer::new(settings, lane).expect("producer"),
             reports: Vec::new(),
             logs: Vec::new(),
             answers: Vec::new(),
