@@ -26,7 +26,8 @@ COMMENT ON FUNCTION @extschema@.outbox_next_seq() IS
     'The next number of outbox_log_seq; also marks the transaction, so that its commit wakes the relay. Checks no privilege on the sequence.';
 
 CREATE FUNCTION @extschema@.outbox_restamp() RETURNS trigger
-    LANGUAGE c SECURITY DEFINER AS 'MODULE_PATHNAME', 'outbox_restamp_wrapper';
+    LANGUAGE c SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'outbox_restamp_wrapper';
 COMMENT ON FUNCTION @extschema@.outbox_restamp() IS
     'Gives a row that brought its own xid (restore, import, logical replication) the xid of this transaction, lifts the sequence above its seq, and sets the stop that outbox_arm() lifts.';
 
@@ -195,7 +196,7 @@ COMMENT ON COLUMN @extschema@.consumed_event.consumer_name IS 'The consumer, 1 t
 COMMENT ON COLUMN @extschema@.consumed_event.event_id IS 'The event it applied.';
 COMMENT ON COLUMN @extschema@.consumed_event.consumed_at IS 'Start of the transaction that applied it.';
 
--- Functions of applications and operators
+-- Functions of applications and operators. Those whose statements have operators run with a search_path of their own; outbox_emit and inbox_try_consume have none, and are spared its cost.
 CREATE FUNCTION @extschema@.outbox_emit(
     aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb DEFAULT NULL, topic text DEFAULT NULL,
     event_id uuid DEFAULT NULL, available_at timestamptz DEFAULT NULL) RETURNS uuid
@@ -209,21 +210,25 @@ COMMENT ON FUNCTION @extschema@.inbox_try_consume(text, uuid) IS
     'True exactly once for a (consumer, event), in the caller''s transaction; false when it was consumed before. Waits for a concurrent call with the same pair; at REPEATABLE READ and above that one raises a serialization failure.';
 
 CREATE FUNCTION @extschema@.outbox_arm() RETURNS boolean
-    LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER AS 'MODULE_PATHNAME', 'outbox_arm_wrapper';
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'outbox_arm_wrapper';
 COMMENT ON FUNCTION @extschema@.outbox_arm() IS
     'Lifts the stop that foreign rows (a restore, an import, logical replication) have set: they are published from then on. True if there was one.';
 
 CREATE FUNCTION @extschema@.outbox_retry(event_id uuid) RETURNS boolean
-    LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER AS 'MODULE_PATHNAME', 'outbox_retry_wrapper';
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'outbox_retry_wrapper';
 COMMENT ON FUNCTION @extschema@.outbox_retry(uuid) IS 'Has an event that was given up sent again. False when it is not one.';
 
 CREATE FUNCTION @extschema@.outbox_retry_all(aggregate_type text DEFAULT NULL, error_pattern text DEFAULT NULL) RETURNS bigint
-    LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER AS 'MODULE_PATHNAME', 'outbox_retry_all_wrapper';
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'outbox_retry_all_wrapper';
 COMMENT ON FUNCTION @extschema@.outbox_retry_all(text, text) IS
     'Has all events that were given up sent again: those of an aggregate type, those whose last_error is LIKE the pattern, or all. Returns how many.';
 
 CREATE FUNCTION @extschema@.outbox_discard(event_id uuid, reason text) RETURNS boolean
-    LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER AS 'MODULE_PATHNAME', 'outbox_discard_wrapper';
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'outbox_discard_wrapper';
 COMMENT ON FUNCTION @extschema@.outbox_discard(uuid, text) IS
     'Lets an event that was given up go: it is never published, and what waits behind it is. False when it is not one.';
 
@@ -343,9 +348,9 @@ COMMENT ON VIEW @extschema@.outbox_pending IS 'The rows of outbox_event that are
 CREATE VIEW @extschema@.outbox_status AS
     WITH c AS MATERIALIZED (SELECT pos, published_at, batch_no FROM @extschema@.outbox_cursor),
     fresh AS MATERIALIZED (
-        SELECT count(*) AS n, min(f.created_at) AS oldest FROM (
-            SELECT l.created_at FROM @extschema@.outbox_log l
-             WHERE l.seq > (SELECT pos FROM c) AND l.seq <= 9223372036854775807 AND (l.available_at IS NULL OR l.available_at <= pg_catalog.now()) ORDER BY l.seq LIMIT 10001) f),
+        SELECT count(*) AS n, min(f.created_at) FILTER (WHERE f.available_at IS NULL OR f.available_at <= pg_catalog.now()) AS oldest FROM (
+            SELECT l.created_at, l.available_at FROM @extschema@.outbox_log l
+             WHERE l.seq > (SELECT pos FROM c) AND l.seq <= 9223372036854775807 ORDER BY l.seq LIMIT 10001) f),
     -- Beyond 10,000 new events the late ones are not looked for: their index range would run over the backlog.
     late AS MATERIALIZED (
         SELECT count(*) AS n, min(f.created_at) AS oldest FROM (

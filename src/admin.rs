@@ -62,10 +62,7 @@ fn outbox_discard(fcinfo: pg_sys::FunctionCallInfo) -> bool {
 }
 
 fn change(sql: &str, argument_types: &[pg_sys::Oid], values: &[Option<pg_sys::Datum>]) -> usize {
-    let changed = spi::connected(|spi| {
-        spi.execute(&spi.prepare(sql, argument_types), values, Access::Write)
-            .count()
-    });
+    let changed = spi::connected(|spi| spi.run(sql, argument_types, values, Access::Write).count());
     if changed > 0 {
         wakeup::new_session_at_commit();
     }

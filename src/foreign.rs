@@ -56,7 +56,7 @@ fn stop(schema: &Schema) {
              nothing is published until somebody calls outbox_arm()') ON CONFLICT DO NOTHING",
             schema.quoted
         );
-        spi.execute(&spi.prepare(&sql, &[]), &[], Access::Write);
+        spi.run(&sql, &[], &[], Access::Write);
     });
 }
 
@@ -66,12 +66,8 @@ fn lift(schema: &Schema, seq: i64) {
             "SELECT pg_catalog.setval('{0}.outbox_log_seq'::pg_catalog.regclass, $1) FROM {0}.outbox_log_seq WHERE last_value < $2",
             schema.quoted.replace('\'', "''")
         );
-        let plan = spi.prepare(&sql, &[types::INT8, types::INT8]);
-        spi.execute(
-            &plan,
-            &[Some((seq + LIFT_STRIDE).into()), Some(seq.into())],
-            Access::Write,
-        );
+        let values = [Some((seq + LIFT_STRIDE).into()), Some(seq.into())];
+        spi.run(&sql, &[types::INT8, types::INT8], &values, Access::Write);
     });
 }
 
@@ -92,12 +88,9 @@ fn outbox_arm(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     let schema = Args::new(fcinfo).schema();
     wakeup::relay_at_commit();
     spi::connected(|spi| {
-        let lock = spi.prepare(
-            &format!("LOCK TABLE {}.outbox_stop IN SHARE ROW EXCLUSIVE MODE", schema.quoted),
-            &[],
-        );
-        spi.execute(&lock, &[], Access::Write);
-        let delete = spi.prepare(&format!("DELETE FROM {}.outbox_stop", schema.quoted), &[]);
-        spi.execute(&delete, &[], Access::Write).count() > 0
+        let lock = format!("LOCK TABLE {}.outbox_stop IN SHARE ROW EXCLUSIVE MODE", schema.quoted);
+        spi.run(&lock, &[], &[], Access::Write);
+        let delete = format!("DELETE FROM {}.outbox_stop", schema.quoted);
+        spi.run(&delete, &[], &[], Access::Write).count() > 0
     })
 }

@@ -379,8 +379,11 @@ unsafe fn accept(value: *mut *mut c_char, check: impl FnOnce(&str) -> Result<(),
     }
 }
 
-/// Details are sentences.
+/// Details are sentences; librdkafka's name begins small.
 fn sentence(text: String) -> String {
+    if text.starts_with("librdkafka") {
+        return text + ".";
+    }
     let mut chars = text.chars();
     let first = chars
         .next()

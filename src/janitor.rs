@@ -8,7 +8,7 @@
 //! not enough: a late event may be older than the retention when it commits. Then delete the ledger rows before that one; never the newest.
 
 use crate::guc::Settings;
-use crate::pg::spi::{self, Access, Plan, Spi, text_datum, types};
+use crate::pg::spi::{self, Access, Spi, text_datum, types as t};
 use crate::pg::txn::{self, Isolation};
 use crate::pg::{runtime, worker};
 use crate::relay::session::Place;
@@ -124,16 +124,15 @@ fn in_extension<T>(body: impl FnOnce(&Spi, &str) -> T) -> Result<Option<T>, crat
 }
 
 fn horizon(spi: &Spi, schema: &str, retention_s: u64) -> Option<Horizon> {
-    let plan = spi.prepare(
-        &format!(
+    let sql =
+        format!(
             "SELECT b.batch_no, b.pos, b.snapshot::pg_catalog.text,
                     EXISTS (SELECT FROM {schema}.outbox_batch u WHERE u.unparked IS NOT NULL AND u.batch_no > b.batch_no)
                FROM {schema}.outbox_batch b WHERE b.published_at < pg_catalog.clock_timestamp() - $1 * interval '1 second' AND b.batch_no > 0
               ORDER BY b.batch_no DESC LIMIT 1"
-        ),
-        &[types::INT8],
-    );
-    let rows = spi.execute(&plan, &[Some((retention_s as i64).into())], Access::Read);
+        );
+    let types = &[t::INT8];
+    let rows = spi.run(&sql, types, &[Some((retention_s as i64).into())], Access::Read);
     if rows.count() == 0 {
         return None;
     }
@@ -155,8 +154,8 @@ fn delete_events(spi: &Spi, schema: &str, horizon: &Horizon, from: i64) -> Optio
         "AND $4 IS NOT NULL".to_owned()
     };
     // By ctid, which only an UPDATE could change, and those are refused.
-    let plan: Plan = spi.prepare(
-        &format!(
+    let sql =
+        format!(
             "WITH gone AS (
                  DELETE FROM {schema}.outbox_log WHERE ctid = ANY (ARRAY(
                      SELECT l.ctid FROM {schema}.outbox_log l
@@ -165,9 +164,8 @@ fn delete_events(spi: &Spi, schema: &str, horizon: &Horizon, from: i64) -> Optio
                       ORDER BY l.seq LIMIT $5)) RETURNING event_id, seq),
              discarded AS (DELETE FROM {schema}.outbox_parked p USING gone WHERE p.event_id = gone.event_id)
              SELECT max(seq) FROM gone"
-        ),
-        &[types::INT8, types::INT8, types::TEXT, types::INT8, types::INT8],
-    );
+        );
+    let types = &[t::INT8, t::INT8, t::TEXT, t::INT8, t::INT8];
     let values = [
         Some(from.into()),
         Some(horizon.pos.into()),
@@ -175,20 +173,19 @@ fn delete_events(spi: &Spi, schema: &str, horizon: &Horizon, from: i64) -> Optio
         Some(horizon.batch_no.into()),
         Some(BATCH_ROWS.into()),
     ];
-    spi.execute(&plan, &values, Access::Write).i64(0, 0)
+    spi.run(&sql, types, &values, Access::Write).i64(0, 0)
 }
 
 /// Deletes a batch of ledger rows before the horizon; how many.
 fn delete_ledger(spi: &Spi, schema: &str, horizon: &Horizon) -> usize {
-    let plan = spi.prepare(
-        &format!(
-            "DELETE FROM {schema}.outbox_batch WHERE ctid = ANY (ARRAY(
+    let sql = format!(
+        "DELETE FROM {schema}.outbox_batch WHERE ctid = ANY (ARRAY(
                  SELECT b.ctid FROM {schema}.outbox_batch b WHERE b.batch_no < $1 ORDER BY b.batch_no LIMIT $2))"
-        ),
-        &[types::INT8, types::INT8],
     );
-    spi.execute(
-        &plan,
+    let types = &[t::INT8, t::INT8];
+    spi.run(
+        &sql,
+        types,
         &[Some(horizon.batch_no.into()), Some(BATCH_ROWS.into())],
         Access::Write,
     )

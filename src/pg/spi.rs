@@ -22,8 +22,17 @@ pub fn connected<R>(body: impl FnOnce(&Spi) -> R) -> R {
 /// Proof of being connected.
 pub struct Spi(());
 
-/// A prepared statement kept in the process. The server re-plans it when what it leans on changes.
+/// A prepared statement kept in the process until it is dropped. The server re-plans it when what it leans on changes.
 pub struct Plan(pg_sys::SPIPlanPtr);
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // SAFETY: kept, so it is still there, and freed once. Needs no connection to SPI.
+            unsafe { pg_sys::SPI_freeplan(self.0) };
+        }
+    }
+}
 
 /// Argument types that our statements use.
 pub mod types {
@@ -39,27 +48,47 @@ pub mod types {
 }
 
 impl Spi {
-    /// Prepares and keeps a statement.
+    /// Prepares a statement and keeps it for the life of the process.
     pub fn prepare(&self, sql: &str, argument_types: &[Oid]) -> Plan {
+        let plan = self.prepare_once(sql, argument_types);
+        // SAFETY: moves the plan out of the memory that SPI_finish frees.
+        let code = unsafe { pg_sys::SPI_keepplan(plan) };
+        if code != 0 {
+            pgrx::error!("could not keep a statement: SPI result {code}");
+        }
+        Plan(plan)
+    }
+
+    /// Runs a statement that is not worth keeping.
+    pub fn run(&self, sql: &str, argument_types: &[Oid], values: &[Option<Datum>], access: Access) -> Rows<'_> {
+        self.execute_plan(self.prepare_once(sql, argument_types), values, access)
+    }
+
+    /// Prepares a statement that is gone when this connection to SPI is.
+    fn prepare_once(&self, sql: &str, argument_types: &[Oid]) -> pg_sys::SPIPlanPtr {
         let text = super::catalog::c_string(sql);
         let mut types = argument_types.to_vec();
-        // SAFETY: SPI is connected (self); SPI_keepplan moves the plan out of the procedure's memory.
+        // SAFETY: SPI is connected (self).
         unsafe {
             let plan = pg_sys::SPI_prepare(text.as_ptr(), types.len() as i32, types.as_mut_ptr());
-            if plan.is_null() || pg_sys::SPI_keepplan(plan) != 0 {
+            if plan.is_null() {
                 let code = pg_sys::SPI_result;
                 pgrx::error!("could not prepare a statement: SPI result {code}");
             }
-            Plan(plan)
+            plan
         }
     }
 
     /// Runs a plan that changes data or whose rows are few; returns the rows.
     pub fn execute(&self, plan: &Plan, values: &[Option<Datum>], access: Access) -> Rows<'_> {
+        self.execute_plan(plan.0, values, access)
+    }
+
+    fn execute_plan(&self, plan: pg_sys::SPIPlanPtr, values: &[Option<Datum>], access: Access) -> Rows<'_> {
         let (mut datums, nulls) = split(values);
         // SAFETY: the plan is kept; values match its argument types by the callers' statements.
         unsafe {
-            let code = pg_sys::SPI_execute_plan(plan.0, datums.as_mut_ptr(), nulls.as_ptr(), access == Access::Read, 0);
+            let code = pg_sys::SPI_execute_plan(plan, datums.as_mut_ptr(), nulls.as_ptr(), access == Access::Read, 0);
             if code < 0 {
                 pgrx::error!("could not execute a statement: SPI result {code}");
             }

@@ -11,7 +11,7 @@ pub use steps::Fence;
 use super::step::COLUMNS;
 use crate::pg::catalog::Schema;
 use crate::pg::runtime::set_for_process;
-use crate::pg::spi::{Access, Plan, Rows, Spi, types};
+use crate::pg::spi::{Access, Plan, Spi, types};
 use outbox_core::snapshot::Snapshot;
 use pgrx::pg_sys::Oid;
 
@@ -182,11 +182,8 @@ fn parse_snapshot(text: &str) -> Snapshot {
 
 /// Rows of the extension's own place, looked up in the catalog.
 pub fn extension_schema(spi: &Spi) -> Option<Oid> {
-    let plan = spi.prepare(
-        "SELECT extnamespace FROM pg_catalog.pg_extension WHERE extname = 'outbox_ext'",
-        &[],
-    );
-    let rows: Rows<'_> = spi.execute(&plan, &[], Access::Read);
+    let sql = "SELECT extnamespace FROM pg_catalog.pg_extension WHERE extname = 'outbox_ext'";
+    let rows = spi.run(sql, &[], &[], Access::Read);
     if rows.count() == 0 {
         None
     } else {
@@ -196,11 +193,9 @@ pub fn extension_schema(spi: &Spi) -> Option<Oid> {
 
 /// Settings that ALTER DATABASE and ALTER ROLE give to the relay's session, as one text to compare: they do not reach a running session by a reload.
 pub fn database_settings(spi: &Spi) -> String {
-    let plan = spi.prepare(
+    let sql =
         "SELECT COALESCE(pg_catalog.string_agg(s.setrole::pg_catalog.text || s.setconfig::pg_catalog.text, ' ' ORDER BY s.setrole), '')
            FROM pg_catalog.pg_db_role_setting s
-          WHERE s.setdatabase IN (0, (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()))",
-        &[],
-    );
-    spi.execute(&plan, &[], Access::Read).text(0, 0).unwrap_or_default()
+          WHERE s.setdatabase IN (0, (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()))";
+    spi.run(sql, &[], &[], Access::Read).text(0, 0).unwrap_or_default()
 }

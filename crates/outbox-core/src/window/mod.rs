@@ -14,13 +14,17 @@
 //!
 //! Rules, and what they are for:
 //! - Per lane (partition of a topic) events go in the order of reading. The first goes alone until
-//!   its positive report ([`lane`]).
+//!   its positive report (lane.rs).
 //! - An event of a missing topic is parked, and from then on the later events of its aggregate are
-//!   parked behind it, whatever their topic ([`held`]). Order is promised for an aggregate on one
+//!   parked behind it, whatever their topic (held.rs). Order is promised for an aggregate on one
 //!   topic: events of it that go to different topics do not wait for each other otherwise.
 //! - A missing topic is used again only when no report of it is due and the brokers were asked after that.
 //! - Steps settle in order, and an event that was parked counts as held until the settle that
 //!   publishes it. So a restart at any point finds in the table what it must not overtake.
+//!
+//! What the relay owes it: reports that are due are given before more is taken by [`Window::next_send`],
+//! so that nothing follows a failure that has already happened; and a row is read for a retry of its own
+//! only while no blocking row ([`ParkReason::blocks`]) of its aggregate is before it.
 //!
 //! How the relay drives it: [`Window::hold`] and [`Window::assume_missing`] for the rows parked at the
 //! start; then in a loop [`Window::can_read`] and [`Window::open_step`], [`Window::topics_to_ask`] and
