@@ -400,7 +400,14 @@ COMMENT ON COLUMN @extschema@.outbox_status.settled_pos IS 'The settled cursor''
 COMMENT ON COLUMN @extschema@.outbox_status.last_error IS 'What keeps events from being published, or went wrong last.';
 
 -- Dumps: unpublished events, consumed keys and the sequence's place. Cursor, lease and parking mean nothing in another cluster.
-SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_log', 'WHERE event_id IN (SELECT event_id FROM @extschema@.outbox_unpublished)');
+-- pg_dump reads no views of ours (restrict_nonsystem_relation_kind), hence the cursor's rule once more: parked and not discarded, or not passed.
+SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_log', $$WHERE COALESCE(
+    (SELECT p.reason <> 'discarded' FROM @extschema@.outbox_parked p WHERE p.event_id = outbox_log.event_id),
+    (SELECT NOT (outbox_log.seq <= b.pos AND (pg_catalog.pg_visible_in_snapshot(outbox_log.xid, b.snapshot)
+                 OR COALESCE(pg_catalog.pg_visible_in_snapshot(outbox_log.xid, b.walk_snapshot)
+                             AND (outbox_log.xid, outbox_log.seq) <= (b.walk_xid, b.walk_seq), false)))
+       FROM @extschema@.outbox_batch b ORDER BY b.batch_no DESC LIMIT 1),
+    true)$$);
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_log_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.consumed_event', '');
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use outbox_core::record::{HEADER_AGGREGATE_TYPE, HEADER_EVENT_TYPE, HEADER_ID};
-use outbox_kafka::{Producer, Record, Report, SendError, Settings};
+use outbox_kafka::{Lane, Producer, Record, Report, SendError, Settings};
 
 use crate::backlog::{EVENT_TYPE, Records};
 use crate::wait_fd::wait_readable;
@@ -16,13 +16,16 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// The relay's settings at the extension's defaults.
 pub fn producer(brokers: &str) -> Producer {
     const MIB: usize = 1 << 20;
-    Producer::new(&Settings {
-        brokers: brokers.to_owned(),
-        options: Vec::new(),
-        max_message_bytes: 1_000_000,
-        max_in_flight_bytes: 32 * MIB + 4 * MIB + 1_000_000,
-        max_in_flight_events: 205_000,
-    })
+    Producer::new(
+        &Settings {
+            brokers: brokers.to_owned(),
+            options: Vec::new(),
+            max_message_bytes: 1_000_000,
+            max_in_flight_bytes: 32 * MIB + 4 * MIB + 1_000_000,
+            max_in_flight_events: 205_000,
+        },
+        Lane::Fast,
+    )
     .expect("the extension's own settings are right")
 }
 

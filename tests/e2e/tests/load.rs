@@ -116,7 +116,7 @@ pub fn counter(record: &Record) -> i64 {
         .unwrap_or_else(|| panic!("a counter in {value}"))
 }
 
-/// A crash may come between PREPARE and COMMIT PREPARED.
+/// Commits what writers that are gone left between PREPARE and COMMIT PREPARED.
 pub fn finish_prepared(db: &mut Db) {
     for name in db.all::<String>("SELECT gid FROM pg_prepared_xacts") {
         db.run(&format!("COMMIT PREPARED '{name}'"));
@@ -144,7 +144,7 @@ impl Writer {
                 Err(error) => Err(error.to_string()),
             });
             let Ok(Some(mut db)) = connected else { break };
-            if self.asynchronous && db.try_run("SET synchronous_commit = off").is_err() {
+            if self.prepare(&mut db).is_err() {
                 continue;
             }
             while !stopped() {
@@ -158,6 +158,19 @@ impl Writer {
             }
         }
         self.confirmed
+    }
+
+    /// A new session. What the one before left between PREPARE and COMMIT PREPARED would hold its locks for ever.
+    fn prepare(&mut self, db: &mut Db) -> Result<(), postgres::Error> {
+        let left: Option<Vec<String>> = db.try_one(&format!(
+            "SELECT array_agg(gid) FROM pg_prepared_xacts WHERE gid LIKE '{}-%'",
+            self.number
+        ))?;
+        for name in left.unwrap_or_default() {
+            db.try_run(&format!("COMMIT PREPARED '{name}'"))?;
+        }
+        let commits = if self.asynchronous { "off" } else { "on" };
+        db.try_run(&format!("SET synchronous_commit = {commits}"))
     }
 
     /// One transaction; the ids of the events it committed.
