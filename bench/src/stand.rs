@@ -1,5 +1,6 @@
 //! The stand: the broker and the clusters that rows are measured on.
 
+use std::cell::RefCell;
 use std::process::Command;
 
 use outbox_e2e::cluster::DATABASE;
@@ -21,6 +22,7 @@ pub const PARTITIONS: i32 = 3;
 pub struct Stand {
     pub cluster: Cluster,
     pub broker: &'static Broker,
+    topics: RefCell<Vec<String>>,
 }
 
 impl Stand {
@@ -31,7 +33,11 @@ impl Stand {
         cluster.configure(&[("outbox_ext.brokers", broker.address())]);
         cluster.configure(settings);
         cluster.start();
-        let stand = Stand { cluster, broker };
+        let stand = Stand {
+            cluster,
+            broker,
+            topics: RefCell::default(),
+        };
         let mut db = stand.db();
         db.run("CREATE EXTENSION outbox_ext; CREATE EXTENSION pgstattuple");
         db.relay();
@@ -60,12 +66,17 @@ impl Stand {
         let aggregate_type = format!("{word}-{:08x}", Random::from_clock().draw() as u32);
         let topic = outbox_e2e::scenario::topic_of(&aggregate_type);
         self.broker.create_topic(&topic, PARTITIONS);
+        self.topics.borrow_mut().push(topic.clone());
         (aggregate_type, topic)
     }
 
-    /// Stops the server; its folder goes at the end of the run.
+    /// Stops the server, whose folder goes at the end of the run, and deletes the topics, which may be on a broker that
+    /// stays.
     pub fn end(self) {
         self.cluster.stop(outbox_e2e::Stop::Fast);
+        let topics = self.topics.borrow();
+        self.broker
+            .delete_topics(&topics.iter().map(String::as_str).collect::<Vec<&str>>());
     }
 }
 

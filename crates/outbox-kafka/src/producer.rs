@@ -81,6 +81,8 @@ pub struct Producer {
     metadata: Option<MetadataThread>,
     topics: RefCell<HashMap<String, Topic>>,
     wake: Arc<EventFd>,
+    /// Of producers that share a descriptor, the one that makes it unreadable.
+    owns_wake: bool,
     logs: RefCell<LogBook>,
     outage: Arc<Outage>,
     secrets: Vec<String>,
@@ -89,9 +91,23 @@ pub struct Producer {
 impl Producer {
     /// Starts a producer; connecting goes on in the background and its failures are no error here.
     pub fn new(settings: &Settings, lane: Lane) -> Result<Producer, ProducerError> {
+        let wake = EventFd::new().map_err(system_error)?;
+        Producer::with_wake(settings, lane, Arc::new(wake), true)
+    }
+
+    /// Another producer that is waited for by this one's `event_fd`: when it is readable serve this one, which makes
+    /// it unreadable, and then the other.
+    pub fn beside(&self, settings: &Settings, lane: Lane) -> Result<Producer, ProducerError> {
+        Producer::with_wake(settings, lane, Arc::clone(&self.wake), false)
+    }
+
+    fn with_wake(
+        settings: &Settings,
+        lane: Lane,
+        wake: Arc<EventFd>,
+        owns_wake: bool,
+    ) -> Result<Producer, ProducerError> {
         let secrets = settings.secrets();
-        let system = |error| ProducerError::new(format!("could not start the producer: {error}"));
-        let wake = Arc::new(EventFd::new().map_err(system)?);
         let outage = Arc::new(Outage::default());
         let client = Client::new(settings.conf(lane)?).map_err(|text| ProducerError::new(redact(&text, &secrets)))?;
         let client = Arc::new(client);
@@ -104,6 +120,7 @@ impl Producer {
             metadata: None,
             topics: RefCell::default(),
             wake: Arc::clone(&wake),
+            owns_wake,
             logs: RefCell::new(LogBook::new(secrets.clone())),
             outage: Arc::clone(&outage),
             secrets,
@@ -111,7 +128,7 @@ impl Producer {
         // Topics are asked about by the fast lane.
         if lane == Lane::Fast {
             let thread = MetadataThread::start(client, wake, outage, settings.allows_topic_creation());
-            producer.metadata = Some(thread.map_err(system)?);
+            producer.metadata = Some(thread.map_err(system_error)?);
         }
         Ok(producer)
     }
@@ -125,7 +142,9 @@ impl Producer {
     /// `max_events` reports (the reports of one batch are not divided). True: more is left, call
     /// again before sleeping, for the descriptor will not become readable for it.
     pub fn serve(&self, max_events: usize, out: &mut Vec<Report>) -> bool {
-        self.wake.drain();
+        if self.owns_wake {
+            self.wake.drain();
+        }
         let client = self.client();
         let mut served = 0;
         let mut delivered = false;
@@ -266,6 +285,10 @@ impl Producer {
         }
         teardown
     }
+}
+
+fn system_error(error: std::io::Error) -> ProducerError {
+    ProducerError::new(format!("could not start the producer: {error}"))
 }
 
 impl Drop for Producer {
