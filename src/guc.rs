@@ -7,7 +7,7 @@
 use crate::pg::catalog::c_string;
 use outbox_core::topic::TopicTemplate;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
-use pgrx::pg_sys;
+use pgrx::{PostgresGucEnum, pg_sys};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_void};
 
@@ -34,7 +34,20 @@ static RETRY_BACKOFF_MAX: GucSetting<i32> = GucSetting::<i32>::new(30_000);
 static MAX_ATTEMPTS: GucSetting<i32> = GucSetting::<i32>::new(5);
 /// Off: as any reader of the primary, the relay sees a commit before the standbys have it.
 static WAIT_FOR_STANDBYS: GucSetting<bool> = GucSetting::<bool>::new(false);
+static AFTER_GIVE_UP: GucSetting<AfterGiveUp> = GucSetting::<AfterGiveUp>::new(AfterGiveUp::Hold);
+/// Above a leader election, which takes some 10 s with default settings.
+static PARTITION_STALL: GucSetting<i32> = GucSetting::<i32>::new(15_000);
+static MAX_PARKED: GucSetting<i32> = GucSetting::<i32>::new(100_000);
 static RETENTION: GucSetting<i32> = GucSetting::<i32>::new(-1);
+
+/// What becomes of the later events of an aggregate whose event was given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PostgresGucEnum)]
+pub enum AfterGiveUp {
+    /// They wait until an operator has retried or discarded it: order is kept.
+    Hold,
+    /// They go on: the aggregate's order is given up.
+    Pass,
+}
 
 /// Smallest limit worth having: below it the headers alone fill an event.
 const MESSAGE_BYTES_MIN: i32 = 1_024;
@@ -197,6 +210,34 @@ pub fn define() {
         server(),
         plain,
     );
+    GucRegistry::define_enum_guc(
+        c"outbox_ext.after_give_up",
+        c"What becomes of later events of an aggregate whose event was given up: hold or pass.",
+        c"hold: they wait until it was retried or discarded. pass: they go on, and the aggregate's order is given up.",
+        &AFTER_GIVE_UP,
+        server(),
+        plain,
+    );
+    GucRegistry::define_int_guc(
+        c"outbox_ext.partition_stall",
+        c"Events of a partition that has not answered for this long, while others did, are set aside.",
+        c"",
+        &PARTITION_STALL,
+        1_000,
+        DAY_MS,
+        server(),
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_int_guc(
+        c"outbox_ext.max_parked",
+        c"Reading stops while this many events are set aside for partitions that do not answer.",
+        c"",
+        &MAX_PARKED,
+        1,
+        i32::MAX,
+        server(),
+        plain,
+    );
     GucRegistry::define_int_guc(
         c"outbox_ext.retention",
         c"Published events older than this are deleted.",
@@ -233,6 +274,9 @@ pub struct Settings {
     pub retry_backoff_ms: u64,
     pub retry_backoff_max_ms: u64,
     pub max_attempts: i32,
+    pub after_give_up: AfterGiveUp,
+    pub partition_stall_ms: u64,
+    pub max_parked: usize,
     /// Seconds, None for ever.
     pub retention_s: Option<u64>,
 }
@@ -256,6 +300,9 @@ impl Settings {
             retry_backoff_ms: RETRY_BACKOFF.get() as u64,
             retry_backoff_max_ms: (RETRY_BACKOFF_MAX.get() as u64).max(RETRY_BACKOFF.get() as u64),
             max_attempts: MAX_ATTEMPTS.get(),
+            after_give_up: AFTER_GIVE_UP.get(),
+            partition_stall_ms: PARTITION_STALL.get() as u64,
+            max_parked: MAX_PARKED.get() as usize,
             retention_s: u64::try_from(RETENTION.get()).ok(),
         }
     }

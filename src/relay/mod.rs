@@ -27,8 +27,8 @@ use session::{End, Place, Session};
 use std::cell::{Cell, RefCell};
 use step::Body;
 
-/// While there is nothing to do, whether the extension is still there is looked at this often.
-const EXTENSION_CHECK_MS: u64 = 10_000;
+/// While there is nothing to do, whether the extension is still there is looked at this often; and always, what ALTER DATABASE says.
+const CHECK_MS: u64 = 10_000;
 /// At its end the process waits this long for producers to be torn down. librdkafka joins its threads, which a stuck name resolution can hold up for
 /// half a minute; nobody is to wait for that.
 const TEARDOWN_MS: u64 = 800;
@@ -156,7 +156,10 @@ fn idle(slot: &Slot, generation: u32, state: State, error: Option<String>, repor
             Ok(true) => {}
             Ok(false) | Err(_) => return End::Extension,
         }
-        if runtime::wait(None, Some(EXTENSION_CHECK_MS)).postmaster_died {
+        if database_settings_changed().unwrap_or(true) {
+            return End::DatabaseSettings;
+        }
+        if runtime::wait(None, Some(CHECK_MS)).postmaster_died {
             return End::Shutdown;
         }
     }

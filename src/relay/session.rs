@@ -110,6 +110,7 @@ pub struct Session<'a> {
     pub(super) more: bool,
     pub(super) read_not_before_ms: u64,
     pub(super) polled_at_ms: u64,
+    pub(super) settings_checked_at_ms: u64,
     pub(super) settled_at_ms: u64,
     pub(super) next_due: Option<i64>,
     pub(super) look_for_due: bool,
@@ -224,6 +225,7 @@ impl<'a> Session<'a> {
             more: true,
             read_not_before_ms: 0,
             polled_at_ms: now,
+            settings_checked_at_ms: now,
             settled_at_ms: 0,
             next_due: None,
             look_for_due: true,
@@ -264,19 +266,22 @@ impl<'a> Session<'a> {
             return Err(End::Shutdown);
         }
         self.check_not_superseded()?;
-        if runtime::take_reload() {
+        let reloaded = runtime::take_reload();
+        let now = runtime::monotonic_ms();
+        // Looked at without a reload too: one that was signalled in the transaction that changed them came before its commit.
+        if reloaded || now >= self.settings_checked_at_ms + super::CHECK_MS {
+            self.settings_checked_at_ms = now;
             if super::database_settings_changed()? {
                 return Err(End::DatabaseSettings);
             }
-            if Settings::current() != *self.settings {
-                return Err(End::Settings);
-            }
+        }
+        if reloaded && Settings::current() != *self.settings {
+            return Err(End::Settings);
         }
         if self.slot.take_new_session() {
             return Err(End::Settings);
         }
         let woken = self.slot.take_wake();
-        let now = runtime::monotonic_ms();
         let polled = now >= self.polled_at_ms + self.settings.poll_interval_ms;
         if polled {
             self.polled_at_ms = now;

@@ -122,9 +122,12 @@ fn trouble(s: &Scenario, broker: &Broker, kind: u64) -> &'static str {
             "broker killed"
         }
         5 => {
-            db.run("ALTER DATABASE app SET outbox_ext.enabled = off; SELECT pg_reload_conf()");
+            // The reload comes after the commit: statements sent as one text would be one transaction.
+            db.run("ALTER DATABASE app SET outbox_ext.enabled = off");
+            s.cluster.reload();
             let_pass(seconds(1));
-            db.run("ALTER DATABASE app RESET outbox_ext.enabled; SELECT pg_reload_conf()");
+            db.run("ALTER DATABASE app RESET outbox_ext.enabled");
+            s.cluster.reload();
             "off and on"
         }
         6 => {
