@@ -11,7 +11,7 @@ use crate::guc::Settings;
 use crate::pg::spi::{self, Access, Spi, text_datum, types as t};
 use crate::pg::txn::{self, Isolation};
 use crate::pg::{runtime, worker};
-use crate::relay::session::Place;
+use crate::place::Place;
 use crate::relay::store;
 use crate::shmem::{Slot, board};
 use pgrx::prelude::*;

@@ -13,6 +13,7 @@ mod install;
 mod janitor;
 mod launcher;
 mod pg;
+mod place;
 mod relay;
 mod shmem;
 mod status;

@@ -14,10 +14,10 @@ use super::step::Body;
 use super::store::Store;
 use crate::guc::Settings;
 use crate::janitor;
-use crate::pg::catalog::{self, Schema};
 use crate::pg::spi::{self, Spi};
 use crate::pg::txn::{self, Isolation, Transaction};
 use crate::pg::{error::ServerError, runtime};
+use crate::place::Place;
 use crate::shmem::{Slot, State};
 use outbox_core::backoff::Backoff;
 use outbox_core::cursor::Cursor;
@@ -25,7 +25,6 @@ use outbox_core::snapshot::Snapshot;
 use outbox_core::topic::TopicTemplate;
 use outbox_core::window::{Limits, Window};
 use outbox_kafka::{Lane, Producer, Report};
-use pgrx::pg_sys::Oid;
 
 /// Events in flight; what is known of each takes about 100 bytes.
 const IN_FLIGHT_EVENTS_MAX: usize = 200_000;
@@ -58,33 +57,6 @@ pub enum End {
 impl From<ServerError> for End {
     fn from(error: ServerError) -> Self {
         End::Trouble(error.message)
-    }
-}
-
-/// Where the extension's objects are, looked up when the session began and compared in every step.
-pub struct Place {
-    pub schema: Schema,
-    pub log: Oid,
-    pub sequence: Oid,
-    pub owner: Oid,
-}
-
-impl Place {
-    /// None when the extension is not there. Inside a transaction that may take a snapshot.
-    pub fn find(spi: &Spi) -> Option<Place> {
-        let schema = Schema::of(super::store::extension_schema(spi)?);
-        let log = schema.relation(c"outbox_log")?;
-        let sequence = schema.relation(c"outbox_log_seq")?;
-        Some(Place {
-            schema,
-            log,
-            sequence,
-            owner: catalog::relation_owner(log),
-        })
-    }
-
-    pub(super) fn is_current(&self) -> bool {
-        self.schema.relation(c"outbox_log") == Some(self.log)
     }
 }
 

@@ -180,17 +180,6 @@ fn parse_snapshot(text: &str) -> Snapshot {
         .unwrap_or_else(|error| pgrx::error!("cannot read a snapshot: {error}"))
 }
 
-/// Rows of the extension's own place, looked up in the catalog.
-pub fn extension_schema(spi: &Spi) -> Option<Oid> {
-    let sql = "SELECT extnamespace FROM pg_catalog.pg_extension WHERE extname = 'outbox_ext'";
-    let rows = spi.run(sql, &[], &[], Access::Read);
-    if rows.count() == 0 {
-        None
-    } else {
-        rows.datum(0, 0).map(|datum| Oid::from(datum.value() as u32))
-    }
-}
-
 /// Settings that ALTER DATABASE and ALTER ROLE give to the relay's session, as one text to compare: they do not reach a running session by a reload.
 pub fn database_settings(spi: &Spi) -> String {
     let sql =
