@@ -11,7 +11,7 @@ COMMENT ON FUNCTION @extschema@.outbox_announce() IS
     'Checks that this database can hold an outbox and asks the launcher, at commit, to start its relay. Called by CREATE EXTENSION; calling it again is harmless.';
 SELECT @extschema@.outbox_announce();
 
--- What column defaults and triggers call. PostgreSQL checks EXECUTE on a column default against the role that inserts, hence PUBLIC on two of them (end of file).
+-- What column defaults, checks and triggers call. PostgreSQL checks EXECUTE on defaults and checks against the role that inserts, hence PUBLIC on three of them (end of file).
 CREATE FUNCTION @extschema@.outbox_new_event_id() RETURNS uuid
     LANGUAGE c VOLATILE PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_new_event_id_wrapper';
 COMMENT ON FUNCTION @extschema@.outbox_new_event_id() IS 'A new UUID version 7: ordered by time, so that the primary key grows at its right edge.';
@@ -26,14 +26,19 @@ COMMENT ON FUNCTION @extschema@.outbox_next_seq() IS
     'The next number of outbox_log_seq; also marks the transaction, so that its commit wakes the relay. Checks no privilege on the sequence.';
 
 CREATE FUNCTION @extschema@.outbox_restamp() RETURNS trigger
-    LANGUAGE c SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS 'MODULE_PATHNAME', 'outbox_restamp_wrapper';
+    LANGUAGE c AS 'MODULE_PATHNAME', 'outbox_restamp_wrapper';
 COMMENT ON FUNCTION @extschema@.outbox_restamp() IS
     'Gives a row that brought its own xid (restore, import, logical replication) the xid of this transaction, lifts the sequence above its seq, and sets the stop that outbox_arm() lifts.';
 
 CREATE FUNCTION @extschema@.outbox_refuse_update() RETURNS trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'outbox_refuse_update_wrapper';
 COMMENT ON FUNCTION @extschema@.outbox_refuse_update() IS 'Refuses UPDATE of outbox_log: an event never changes after it was emitted.';
+
+CREATE FUNCTION @extschema@.outbox_event_is_sound(
+    xid xid8, created_at timestamptz, aggregate_type text, aggregate_id text, event_type text, topic text, headers jsonb) RETURNS boolean
+    LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'outbox_event_is_sound_wrapper';
+COMMENT ON FUNCTION @extschema@.outbox_event_is_sound(xid8, timestamptz, text, text, text, text, jsonb) IS
+    'True, or an error that says what is wrong: the xid of the inserting transaction, types of 1 to 255 bytes, an id of at most 1024, a legal topic, headers that are an object of strings without our names, a finite time.';
 
 CREATE TABLE @extschema@.outbox_log (
     -- fixed-width columns first: their offsets are constant, which makes reading a row cheaper
@@ -48,22 +53,17 @@ CREATE TABLE @extschema@.outbox_log (
     topic text,
     headers jsonb,
     payload jsonb NOT NULL,
-    CONSTRAINT outbox_log_pkey PRIMARY KEY (event_id),
-    CONSTRAINT "aggregate_type must have 1 to 255 bytes" CHECK (pg_catalog.octet_length(aggregate_type) BETWEEN 1 AND 255),
-    CONSTRAINT "aggregate_id must have at most 1024 bytes" CHECK (pg_catalog.octet_length(aggregate_id) <= 1024),
-    CONSTRAINT "event_type must have 1 to 255 bytes" CHECK (pg_catalog.octet_length(event_type) BETWEEN 1 AND 255),
-    CONSTRAINT "topic must be a legal Kafka topic name" CHECK (topic ~ '^[a-zA-Z0-9._-]{1,249}$' AND topic <> '.' AND topic <> '..'),
-    CONSTRAINT "headers must be an object of strings" CHECK (
-        pg_catalog.jsonb_typeof(headers) = 'object' AND NOT pg_catalog.jsonb_path_exists(headers, '$.* ? (@.type() != "string")')),
-    CONSTRAINT "headers must not be named id, eventType or aggregateType" CHECK (NOT headers ?| '{id,eventType,aggregateType}'::text[]),
-    CONSTRAINT "created_at must be finite" CHECK (pg_catalog.isfinite(created_at))
+    CONSTRAINT outbox_log_pkey PRIMARY KEY (event_id)
 );
--- The one fact the cursor leans on: xid is the top-level transaction that inserted the row. NOT VALID because the check is true at insert time only, and must never be run over old rows.
-ALTER TABLE @extschema@.outbox_log ADD CONSTRAINT outbox_log_xid_is_its_own CHECK (xid = pg_catalog.pg_current_xact_id()) NOT VALID;
+-- NOT VALID because part of it is true at insert time only (xid is the top-level transaction that inserts the row, the one fact the cursor leans on), and must
+-- never be run over old rows.
+ALTER TABLE @extschema@.outbox_log ADD CONSTRAINT outbox_log_event_is_sound CHECK (
+    @extschema@.outbox_event_is_sound(xid, created_at, aggregate_type, aggregate_id, event_type, topic, headers)) NOT VALID;
 CREATE INDEX outbox_log_seq_idx ON @extschema@.outbox_log (seq);
 CREATE INDEX outbox_log_xid_seq_idx ON @extschema@.outbox_log (xid, seq);
+-- No WHEN: its expression would be read anew for each INSERT statement, which costs more than calling the function.
 CREATE TRIGGER outbox_log_restamp BEFORE INSERT ON @extschema@.outbox_log
-    FOR EACH ROW WHEN (NEW.xid IS DISTINCT FROM pg_catalog.pg_current_xact_id()) EXECUTE FUNCTION @extschema@.outbox_restamp();
+    FOR EACH ROW EXECUTE FUNCTION @extschema@.outbox_restamp();
 ALTER TABLE @extschema@.outbox_log ENABLE ALWAYS TRIGGER outbox_log_restamp;
 CREATE TRIGGER outbox_log_refuse_update BEFORE UPDATE ON @extschema@.outbox_log
     FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.outbox_refuse_update();
@@ -80,8 +80,8 @@ COMMENT ON COLUMN @extschema@.outbox_log.topic IS 'The topic, where it is not to
 COMMENT ON COLUMN @extschema@.outbox_log.headers IS 'Further record headers: an object of strings.';
 COMMENT ON COLUMN @extschema@.outbox_log.payload IS 'The record''s value is payload::text, byte for byte.';
 COMMENT ON CONSTRAINT outbox_log_pkey ON @extschema@.outbox_log IS 'An event id is used once.';
-COMMENT ON CONSTRAINT outbox_log_xid_is_its_own ON @extschema@.outbox_log IS 'Refuses a row whose xid is not that of the inserting transaction. The relay does not run without it.';
-COMMENT ON TRIGGER outbox_log_restamp ON @extschema@.outbox_log IS 'Fires only for rows that bring a foreign xid; ENABLE ALWAYS, so that logical replication fires it too. The relay does not run without it.';
+COMMENT ON CONSTRAINT outbox_log_event_is_sound ON @extschema@.outbox_log IS 'What an event must be; one constraint, for each costs every INSERT statement. Refuses a row whose xid is not that of the inserting transaction. The relay does not run without it.';
+COMMENT ON TRIGGER outbox_log_restamp ON @extschema@.outbox_log IS 'Changes only rows that bring a foreign xid; ENABLE ALWAYS, so that logical replication fires it too. The relay does not run without it.';
 COMMENT ON TRIGGER outbox_log_refuse_update ON @extschema@.outbox_log IS 'Events never change.';
 COMMENT ON INDEX @extschema@.outbox_log_seq_idx IS 'New events in order.';
 COMMENT ON INDEX @extschema@.outbox_log_xid_seq_idx IS 'Late events: those of transactions that committed after the cursor had passed their seq.';
@@ -421,4 +421,4 @@ REVOKE ALL ON FUNCTION @extschema@.outbox_arm() FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.outbox_retry(uuid) FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.outbox_retry_all(text, text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.outbox_discard(uuid, text) FROM PUBLIC;
--- Left to PUBLIC, because PostgreSQL checks them against the role that inserts or selects and not against the view's owner: the two column defaults and outbox_relay().
+-- Left to PUBLIC, because PostgreSQL checks them against the role that inserts or selects and not against the view's owner: the two column defaults, the check's function and outbox_relay().

@@ -3,20 +3,15 @@
 //! Invariants: everything happens in the caller's transaction; nothing is resolved through the caller's search_path (statements name the schema,
 //! which comes from the function's own OID); an event that could never be published is refused here, where its sender sees it.
 
-use crate::pg::call::{Args, jsonb_text, jsonb_text_len, uuid_bytes};
+use crate::pg::call::{Args, jsonb_text_len, uuid_bytes};
 use crate::pg::catalog::{self, Schema};
 use crate::pg::error::raise;
 use crate::pg::spi::{self, Access, Plan, text_datum, types, uuid_datum};
-use crate::{guc, wakeup};
-use outbox_core::{record, topic};
+use crate::{guc, rules, wakeup};
+use outbox_core::record;
 use pgrx::PgSqlErrorCode;
 use pgrx::prelude::*;
 use std::cell::RefCell;
-
-/// Longest aggregate_type and event_type, in bytes. The table has the same limits as checks.
-const TYPE_BYTES_MAX: usize = 255;
-/// Longest aggregate_id, in bytes: well below what a btree entry may have (2,704), so that compressible and random ids meet the same limit.
-const AGGREGATE_ID_BYTES_MAX: usize = 1024;
 
 thread_local! {
     static INSERT: RefCell<Option<(Schema, Plan)>> = const { RefCell::new(None) };
@@ -48,12 +43,12 @@ fn outbox_next_seq(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
 #[pg_extern(sql = false)]
 fn outbox_emit(fcinfo: pg_sys::FunctionCallInfo) -> pgrx::Uuid {
     let args = Args::new(fcinfo);
-    let aggregate_type = type_name("aggregate_type", args.text(0));
+    let aggregate_type = args.text(0).unwrap_or_else(|| null("aggregate_type"));
+    rules::check_type("aggregate_type", aggregate_type.len());
     let aggregate_id = args.text(1).unwrap_or_else(|| null("aggregate_id"));
-    if aggregate_id.len() > AGGREGATE_ID_BYTES_MAX {
-        too_long("aggregate_id", aggregate_id.len(), AGGREGATE_ID_BYTES_MAX);
-    }
-    let event_type = type_name("event_type", args.text(2));
+    rules::check_aggregate_id(aggregate_id.len());
+    let event_type = args.text(2).unwrap_or_else(|| null("event_type"));
+    rules::check_type("event_type", event_type.len());
     let payload = args.datum(3).unwrap_or_else(|| {
         raise(
             PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED,
@@ -63,7 +58,7 @@ fn outbox_emit(fcinfo: pg_sys::FunctionCallInfo) -> pgrx::Uuid {
         )
     });
     let headers = args.datum(4);
-    let header_bytes = headers.map_or(0, check_headers);
+    let header_bytes = headers.map_or(0, rules::check_headers);
     let topic = args.text(5);
     check_topic(topic, aggregate_type, event_type);
     let own = record::own_headers_bytes(event_type, aggregate_type);
@@ -119,111 +114,14 @@ fn null(argument: &str) -> ! {
     )
 }
 
-fn too_long(argument: &str, bytes: usize, limit: usize) -> ! {
-    raise(
-        PgSqlErrorCode::ERRCODE_STRING_DATA_RIGHT_TRUNCATION,
-        format!("{argument} is too long"),
-        Some(format!("It has {bytes} bytes; the limit is {limit} bytes.")),
-        "Shorten it, or put what it carries into the payload.",
-    )
-}
-
-fn type_name<'a>(argument: &str, value: Option<&'a str>) -> &'a str {
-    let value = value.unwrap_or_else(|| null(argument));
-    if value.is_empty() {
-        raise(
-            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
-            format!("{argument} must not be empty"),
-            None,
-            "Name the kind of thing, such as order or order-created.",
-        );
-    }
-    if value.len() > TYPE_BYTES_MAX {
-        too_long(argument, value.len(), TYPE_BYTES_MAX);
-    }
-    value
-}
-
-/// Refuses headers that could not become record headers; returns their bytes, names and values.
-fn check_headers(headers: pg_sys::Datum) -> usize {
-    let refuse = |detail: String, hint: &str| -> ! {
-        raise(
-            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
-            "headers must be an object of strings".to_owned(),
-            Some(detail),
-            hint,
-        )
-    };
-    let text = jsonb_text(headers);
-    let object = match serde_json::from_str::<serde_json::Value>(&text) {
-        Ok(serde_json::Value::Object(object)) => object,
-        Ok(other) => refuse(
-            format!("They are {}.", kind(&other)),
-            "Give an object such as {\"tenant\": \"a\"}, or NULL.",
-        ),
-        Err(error) => refuse(
-            format!("They cannot be read: {error}."),
-            "Give an object such as {\"tenant\": \"a\"}, or NULL.",
-        ),
-    };
-    let mut bytes = 0;
-    for (name, value) in &object {
-        if [
-            record::HEADER_ID,
-            record::HEADER_EVENT_TYPE,
-            record::HEADER_AGGREGATE_TYPE,
-        ]
-        .contains(&name.as_str())
-        {
-            raise(
-                PgSqlErrorCode::ERRCODE_RESERVED_NAME,
-                format!("header \"{name}\" is set by outbox_ext itself"),
-                None,
-                "The names id, eventType and aggregateType are taken. Choose another name.",
-            );
-        }
-        match value {
-            serde_json::Value::String(text) => bytes += name.len() + text.len(),
-            other => refuse(
-                format!("Header \"{name}\" is {}.", kind(other)),
-                "Write numbers and booleans as strings; leave out what is null.",
-            ),
-        }
-    }
-    bytes
-}
-
-fn kind(value: &serde_json::Value) -> &'static str {
-    match value {
-        serde_json::Value::Null => "null",
-        serde_json::Value::Bool(_) => "a boolean",
-        serde_json::Value::Number(_) => "a number",
-        serde_json::Value::String(_) => "a string",
-        serde_json::Value::Array(_) => "an array",
-        serde_json::Value::Object(_) => "an object",
-    }
-}
-
 /// Checks the topic the event would be published on: the given one, or what the template makes of the types.
 fn check_topic(given: Option<&str>, aggregate_type: &str, event_type: &str) {
-    let resolved;
-    let (name, hint) = match given {
-        Some(topic) => (topic, String::new()),
-        None => {
-            resolved = guc::with_topic_template(|template| template.resolve(aggregate_type, event_type));
-            (
-                resolved.as_str(),
-                " The name comes from outbox_ext.topic; choose another aggregate_type or give a topic.".to_owned(),
-            )
-        }
-    };
-    if let Err(error) = topic::check_topic(name) {
-        raise(
-            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
-            error.to_string(),
-            None,
-            &format!("{}{hint}", error.hint()),
-        );
+    match given {
+        Some(topic) => rules::check_topic(topic, ""),
+        None => rules::check_topic(
+            &guc::with_topic_template(|template| template.resolve(aggregate_type, event_type)),
+            " The name comes from outbox_ext.topic; choose another aggregate_type or give a topic.",
+        ),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::pg::call::{Args, Returned};
 use crate::pg::catalog::Schema;
 use crate::pg::error::raise;
 use crate::pg::spi::{self, Access, types};
-use crate::pg::{trigger, xact};
+use crate::pg::{trigger, txn, xact};
 use crate::wakeup;
 use pgrx::PgSqlErrorCode;
 use pgrx::prelude::*;
@@ -28,24 +28,30 @@ thread_local! {
     static LIFTED: Cell<i64> = const { Cell::new(i64::MIN) };
 }
 
-/// Trigger `outbox_log_restamp`: BEFORE INSERT, for rows whose xid is not this transaction's.
+/// Trigger `outbox_log_restamp`: BEFORE INSERT, for each row. A row with this transaction's xid, as all that are emitted here, stays as it is.
 #[pg_extern(sql = false)]
 fn outbox_restamp(fcinfo: pg_sys::FunctionCallInfo) -> Returned {
     let row = trigger::InsertedRow::of(fcinfo);
-    let schema = Args::new(fcinfo).schema();
     let xid = xact::top_xid();
+    if row.u64(c"xid") == Some(xid) {
+        return Returned(row.unchanged());
+    }
+    let schema = Args::new(fcinfo).schema();
     wakeup::relay_at_commit();
-    if STOPPED.get() != (xid, xact::subtransaction()) {
-        stop(&schema);
-        STOPPED.set((xid, xact::subtransaction()));
-    }
-    if let Some(seq) = row.i64(c"seq")
-        && seq > LIFTED.get()
-        && seq <= LIFT_MAX
-    {
-        lift(&schema, seq);
-        LIFTED.set(seq + LIFT_STRIDE);
-    }
+    // The rows come from whoever may insert; stop and sequence are the owner's.
+    txn::as_user(row.table_owner(), || {
+        if STOPPED.get() != (xid, xact::subtransaction()) {
+            stop(&schema);
+            STOPPED.set((xid, xact::subtransaction()));
+        }
+        if let Some(seq) = row.i64(c"seq")
+            && seq > LIFTED.get()
+            && seq <= LIFT_MAX
+        {
+            lift(&schema, seq);
+            LIFTED.set(seq + LIFT_STRIDE);
+        }
+    });
     Returned(row.with_u64(c"xid", xid))
 }
 
@@ -63,7 +69,7 @@ fn stop(schema: &Schema) {
 fn lift(schema: &Schema, seq: i64) {
     spi::connected(|spi| {
         let sql = format!(
-            "SELECT pg_catalog.setval('{0}.outbox_log_seq'::pg_catalog.regclass, $1) FROM {0}.outbox_log_seq WHERE last_value < $2",
+            "SELECT pg_catalog.setval('{0}.outbox_log_seq'::pg_catalog.regclass, $1) FROM {0}.outbox_log_seq WHERE last_value OPERATOR(pg_catalog.<) $2",
             schema.quoted.replace('\'', "''")
         );
         let values = [Some((seq + LIFT_STRIDE).into()), Some(seq.into())];

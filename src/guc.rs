@@ -44,8 +44,10 @@ static RETENTION: GucSetting<i32> = GucSetting::<i32>::new(-1);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PostgresGucEnum)]
 pub enum AfterGiveUp {
     /// They wait until an operator has retried or discarded it: order is kept.
+    #[name = c"hold"]
     Hold,
     /// They go on: the aggregate's order is given up.
+    #[name = c"pass"]
     Pass,
 }
 

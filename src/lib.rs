@@ -15,6 +15,7 @@ mod launcher;
 mod pg;
 mod place;
 mod relay;
+mod rules;
 mod shmem;
 mod status;
 mod wakeup;

@@ -94,9 +94,8 @@ pub enum State {
     Disabled = 4,
     ForeignRows = 5,
     Outage = 6,
-    Refused = 7,
-    Misconfigured = 8,
-    Damaged = 9,
+    Misconfigured = 7,
+    Damaged = 8,
 }
 
 impl State {
@@ -109,13 +108,12 @@ impl State {
             State::Disabled => "disabled",
             State::ForeignRows => "foreign rows",
             State::Outage => "outage",
-            State::Refused => "refused",
             State::Misconfigured => "misconfigured",
             State::Damaged => "damaged",
         }
     }
 
-    const ALL: [State; 10] = [
+    const ALL: [State; 9] = [
         State::Starting,
         State::Running,
         State::Idle,
@@ -123,7 +121,6 @@ impl State {
         State::Disabled,
         State::ForeignRows,
         State::Outage,
-        State::Refused,
         State::Misconfigured,
         State::Damaged,
     ];

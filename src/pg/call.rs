@@ -105,6 +105,12 @@ pub fn append_varlena(datum: Datum, out: &mut Vec<u8>) -> usize {
     }
 }
 
+/// Bytes of a text datum, without reading it from where it is stored.
+pub fn byte_len(datum: Datum) -> usize {
+    // SAFETY: the callers' SQL declarations say text. VARHDRSZ is counted in.
+    unsafe { pg_sys::toast_raw_datum_size(datum) - pg_sys::VARHDRSZ }
+}
+
 /// The 16 bytes of a uuid datum.
 pub fn uuid_bytes(datum: Datum) -> [u8; 16] {
     // SAFETY: the caller selected a uuid column: a pointer to 16 bytes.

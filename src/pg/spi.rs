@@ -40,6 +40,7 @@ pub mod types {
     pub const UUID: Oid = pg_sys::UUIDOID;
     pub const TEXT: Oid = pg_sys::TEXTOID;
     pub const JSONB: Oid = pg_sys::JSONBOID;
+    pub const BOOL: Oid = pg_sys::BOOLOID;
     pub const INT4: Oid = pg_sys::INT4OID;
     pub const INT8: Oid = pg_sys::INT8OID;
     pub const OID: Oid = pg_sys::OIDOID;

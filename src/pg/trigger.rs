@@ -7,6 +7,7 @@ use std::ffi::CStr;
 pub struct InsertedRow {
     tuple: pg_sys::HeapTuple,
     descriptor: pg_sys::TupleDesc,
+    owner: pg_sys::Oid,
 }
 
 impl InsertedRow {
@@ -28,8 +29,14 @@ impl InsertedRow {
             InsertedRow {
                 tuple: (*data).tg_trigtuple,
                 descriptor: (*(*data).tg_relation).rd_att,
+                owner: (*(*(*data).tg_relation).rd_rel).relowner,
             }
         }
+    }
+
+    /// Owner of the table that the row goes into.
+    pub fn table_owner(&self) -> pg_sys::Oid {
+        self.owner
     }
 
     fn column(&self, name: &CStr) -> i32 {
@@ -41,12 +48,22 @@ impl InsertedRow {
         number
     }
 
-    /// A bigint column.
+    /// A bigint column, or another 64-bit type passed by value.
     pub fn i64(&self, name: &CStr) -> Option<i64> {
         let mut is_null = false;
         // SAFETY: the column exists.
         let datum = unsafe { pg_sys::SPI_getbinval(self.tuple, self.descriptor, self.column(name), &mut is_null) };
         (!is_null).then_some(datum.value() as i64)
+    }
+
+    /// An xid8 column.
+    pub fn u64(&self, name: &CStr) -> Option<u64> {
+        self.i64(name).map(|value| value as u64)
+    }
+
+    /// The trigger's result: this row as it is.
+    pub fn unchanged(&self) -> Datum {
+        Datum::from(self.tuple)
     }
 
     /// The trigger's result: this row with another value in a column of a 64-bit by-value type.

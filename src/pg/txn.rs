@@ -92,6 +92,20 @@ impl Transaction {
     }
 }
 
+/// Runs `body` as `user`, inside the caller's transaction; an ERROR restores the user with the abort.
+pub fn as_user<R>(user: Oid, body: impl FnOnce() -> R) -> R {
+    let (mut previous, mut context) = (Oid::INVALID, 0);
+    // SAFETY: set back below, or by the abort of the transaction or subtransaction.
+    unsafe {
+        pg_sys::GetUserIdAndSecContext(&mut previous, &mut context);
+        pg_sys::SetUserIdAndSecContext(user, context | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32);
+    }
+    let result = body();
+    // SAFETY: as above.
+    unsafe { pg_sys::SetUserIdAndSecContext(previous, context) };
+    result
+}
+
 /// The server's clock, in PostgreSQL's unit: microseconds since 2000-01-01 UTC.
 pub fn now() -> i64 {
     // SAFETY: reads the clock.

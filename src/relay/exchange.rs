@@ -3,34 +3,50 @@
 use super::session::{End, Session};
 use super::step;
 use outbox_core::failure::{Action, Failure, TopicFailure};
-use outbox_core::window::{Ticket, TopicAnswer};
-use outbox_kafka::{Record, SendError, TopicMetadata};
+use outbox_core::window::{Ticket, TopicAnswer, Via};
+use outbox_kafka::{Record, Report, SendError, TopicMetadata};
+use std::collections::HashMap;
 
 /// Reports taken from librdkafka in one turn, so that a turn stays short.
 const REPORTS_PER_TURN: usize = 20_000;
 /// Events handed to librdkafka in one turn, for the same reason.
 const SENDS_PER_TURN: usize = 20_000;
+/// Topics remembered from one session to the next.
+const TOPICS_MAX: usize = 1_000;
+
+/// What the next session must know of the one that ended: without it, it would do the same again.
+#[derive(Default)]
+pub struct Lesson {
+    /// Events of a batch that Kafka refused, one of which is to blame. They go carefully.
+    pub suspects: Vec<[u8; 16]>,
+    /// Topics that could not be written though the brokers know them. Their first events go carefully.
+    pub topics: HashMap<String, String>,
+}
 
 impl Session<'_> {
     /// Takes what librdkafka and the metadata thread have to say. True: reports are left.
     pub(super) fn take_reports(&mut self, now: u64) -> Result<bool, End> {
-        let mut reports = std::mem::take(&mut self.reports);
-        let left = self.producer.serve(REPORTS_PER_TURN, &mut reports);
+        let (mut fast, mut careful) = std::mem::take(&mut self.reports);
+        let left = self.lanes.serve(REPORTS_PER_TURN, &mut fast, &mut careful);
         let mut failed: Option<Failure> = None;
-        for report in reports.drain(..) {
-            let ticket = Ticket::from_u64(report.ticket);
+        let mut refused = Vec::new();
+        for report in careful.drain(..) {
             match report.outcome {
-                Ok(()) => self.window.report_delivered(ticket),
-                Err(failure) if failure.action() == Action::ParkTopic => {
+                Err(Failure::Refused { text }) => {
                     self.window
-                        .report_topic_failure(ticket, failure.to_string().into(), now);
+                        .report_refused(Ticket::from_u64(report.ticket), text.into(), now);
                 }
-                // Those that come after the first are mostly consequences of it.
-                Err(failure) => failed = Some(worse(failed, failure)),
+                outcome => self.take_report(report.ticket, outcome, now, &mut failed),
             }
         }
-        self.reports = reports;
-        for (question, answer) in self.producer.topic_answers() {
+        for report in fast.drain(..) {
+            if matches!(report.outcome, Err(Failure::Refused { .. })) {
+                refused.push(Ticket::from_u64(report.ticket));
+            }
+            self.take_report(report.ticket, report.outcome, now, &mut failed);
+        }
+        self.reports = (fast, careful);
+        for (question, answer) in self.lanes.topic_answers() {
             let answer = match answer {
                 TopicMetadata::Partitions(count) => TopicAnswer::Partitions(count),
                 TopicMetadata::Missing(TopicFailure::Unknown, text) => TopicAnswer::Missing(text.into()),
@@ -41,14 +57,34 @@ impl Session<'_> {
                 self.window.topic_answer(topic, answer, now);
             }
         }
-        self.reporter.kafka_logs(self.producer.take_logs());
-        match failed.or_else(|| self.producer.fatal()) {
+        self.reporter.kafka_logs(self.lanes.take_logs());
+        match failed.or_else(|| self.lanes.fatal()) {
             None => Ok(left),
-            Some(failure) => Err(end_of(failure)),
+            Some(failure) => Err(self.end_of(failure, refused)),
         }
     }
 
-    /// Hands ready events to the producer. True: more are ready.
+    fn take_report(&mut self, ticket: u64, outcome: Result<(), Failure>, now: u64, failed: &mut Option<Failure>) {
+        let ticket = Ticket::from_u64(ticket);
+        match outcome {
+            Ok(()) => self.window.report_delivered(ticket),
+            Err(failure) if failure.action() == Action::ParkTopic => self.topic_failed(ticket, &failure, now),
+            // Those that come after the first are mostly consequences of it.
+            Err(failure) => *failed = Some(worse(failed.take(), failure)),
+        }
+    }
+
+    fn topic_failed(&mut self, ticket: Ticket, failure: &Failure, now: u64) {
+        let text = failure.to_string();
+        let topics = &mut self.lesson.topics;
+        let name = self.window.topic_name(self.window.event_topic(ticket));
+        if topics.len() < TOPICS_MAX || topics.contains_key(&**name) {
+            topics.insert(name.to_string(), text.clone());
+        }
+        self.window.report_topic_failure(ticket, text.into(), now);
+    }
+
+    /// Hands ready events to the producers. True: more are ready.
     pub(super) fn send(&mut self, now: u64) -> Result<bool, End> {
         for _ in 0..SENDS_PER_TURN {
             // A process that was stopped in here for longer than its lease hands over nothing more.
@@ -65,8 +101,8 @@ impl Session<'_> {
                     headers,
                     timestamp_ms: event.timestamp_ms,
                 };
-                self.producer
-                    .send(&record, dispatch.partition as i32, dispatch.ticket.to_u64())
+                let ticket = dispatch.ticket.to_u64();
+                self.lanes.send(dispatch.via, &record, dispatch.partition, ticket)
             });
             match sent {
                 Ok(()) => {}
@@ -74,21 +110,36 @@ impl Session<'_> {
                     self.window.unsend(dispatch.ticket);
                     return Ok(false);
                 }
-                Err(SendError::Failed(failure)) if failure.action() == Action::ParkTopic => {
-                    self.window
-                        .report_topic_failure(dispatch.ticket, failure.to_string().into(), now);
+                Err(SendError::Failed(Failure::Refused { text })) if dispatch.via == Via::Careful => {
+                    self.window.report_refused(dispatch.ticket, text.into(), now);
                 }
-                Err(SendError::Failed(failure)) => return Err(end_of(failure)),
+                Err(SendError::Failed(failure)) if failure.action() == Action::ParkTopic => {
+                    self.topic_failed(dispatch.ticket, &failure, now);
+                }
+                Err(SendError::Failed(failure)) => return Err(self.end_of(failure, vec![dispatch.ticket])),
             }
         }
         Ok(true)
+    }
+
+    /// How the session ends with this failure, and what the next one learns from it.
+    fn end_of(&mut self, failure: Failure, refused: Vec<Ticket>) -> End {
+        if failure.action() == Action::Suspect {
+            let mut suspects = self.window.refused(refused);
+            if suspects.is_empty() {
+                // The reports of the refused batch need not come: it may have been any of those that are out.
+                suspects = self.window.outstanding_events();
+            }
+            self.lesson.suspects.extend(suspects);
+        }
+        End::Trouble(failure.to_string())
     }
 }
 
 /// Of two failures the one that says more: a refusal explains the fatal error and the purge that follow from it.
 fn worse(known: Option<Failure>, new: Failure) -> Failure {
     let rank = |failure: &Failure| match failure.action() {
-        Action::StopRelay => 3,
+        Action::Suspect => 3,
         Action::Rebuild => 2,
         Action::ParkTopic => 1,
         Action::ReadAgain => 0,
@@ -99,9 +150,5 @@ fn worse(known: Option<Failure>, new: Failure) -> Failure {
     }
 }
 
-fn end_of(failure: Failure) -> End {
-    match failure.action() {
-        Action::StopRelay => End::Refused(failure.to_string()),
-        Action::Rebuild | Action::ReadAgain | Action::ParkTopic => End::Trouble(failure.to_string()),
-    }
-}
+/// Reports of the fast and the careful producer, kept between turns for their memory.
+pub(super) type Reports = (Vec<Report>, Vec<Report>);

@@ -2,11 +2,12 @@
 //! settles what Kafka acknowledged.
 //!
 //! This file owns the process: it connects, finds out whether there is anything to do, runs one [`session`] after the other, pauses between them when
-//! they end in trouble, and leaves. [`session`] is the loop itself, with [`reading`], [`exchange`] (with Kafka) and [`settling`]; [`store`] has every SQL text, [`step`] the rows of a step, [`report`] log and status,
+//! they end in trouble, and leaves. [`session`] is the loop itself, with [`reading`], [`exchange`] (with Kafka, through its two [`lanes`]) and [`settling`]; [`store`] has every SQL text, [`step`] the rows of a step, [`report`] log and status,
 //! [`options`] the Kafka client's properties.
 //! What is decided without a server is in outbox-core; what touches librdkafka is in outbox-kafka.
 
 mod exchange;
+mod lanes;
 mod options;
 mod reading;
 mod report;
@@ -21,6 +22,7 @@ use crate::pg::txn::{self, Isolation};
 use crate::pg::{runtime, worker};
 use crate::place::Place;
 use crate::shmem::{Board, Phase, Slot, State, board};
+use exchange::Lesson;
 use outbox_kafka::Teardown;
 use pgrx::prelude::*;
 use report::Reporter;
@@ -93,6 +95,7 @@ fn serve(board: &'static Board, index: usize, generation: u32) -> Phase {
     let _ = database_settings_changed();
     let mut reporter = Reporter::new(index);
     let mut teardowns = Teardowns::default();
+    let mut lesson = Lesson::default();
     let mut settings = Settings::current();
     let mut backoff = session::backoff(&settings);
     let phase = loop {
@@ -102,7 +105,7 @@ fn serve(board: &'static Board, index: usize, generation: u32) -> Phase {
         } else if settings.brokers.is_empty() {
             idle(slot, generation, State::NoBrokers, None, &mut reporter)
         } else {
-            match Session::open(&settings, index, slot, generation, &mut reporter) {
+            match Session::open(&settings, index, slot, generation, &mut reporter, &mut lesson) {
                 Ok(session) => session.run(&mut teardowns),
                 Err(end) => end,
             }
@@ -115,7 +118,6 @@ fn serve(board: &'static Board, index: usize, generation: u32) -> Phase {
                 reporter.tell(State::Running, Some(text));
                 pause(slot, generation, backoff.next_delay_ms())
             }
-            End::Refused(text) => idle(slot, generation, State::Refused, Some(text), &mut reporter),
             End::Misconfigured(text) => idle(slot, generation, State::Misconfigured, Some(text), &mut reporter),
             end => end,
         };

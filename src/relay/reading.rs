@@ -211,7 +211,7 @@ fn hindrance(fence: &Fence) -> Option<(State, &'static str)> {
     if !fence.guarded {
         return Some((
             State::Damaged,
-            "trigger outbox_log_restamp or check outbox_log_xid_is_its_own is missing or disabled: events could be lost; re-create it (the trigger with ENABLE ALWAYS)",
+            "trigger outbox_log_restamp or check outbox_log_event_is_sound is missing or disabled: events could be lost; re-create it (the trigger with ENABLE ALWAYS)",
         ));
     }
     fence.stopped.then_some((

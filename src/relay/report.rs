@@ -29,7 +29,7 @@ impl Reporter {
             .as_ref()
             .is_none_or(|(told, text)| calm(*told) && text.is_none());
         match (state, &error) {
-            (State::Refused | State::Misconfigured | State::Damaged | State::ForeignRows, Some(text)) => {
+            (State::Misconfigured | State::Damaged | State::ForeignRows, Some(text)) => {
                 pgrx::warning!("outbox_ext relay publishes nothing: {text}");
             }
             // The texts of one outage differ from broker to broker; its beginning is news, the rest is not.

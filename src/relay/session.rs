@@ -8,11 +8,13 @@
 //! - what is handed to the producer was durably committed (WAL is flushed in [`Session::read`]);
 //! - a settle covers only events with a positive report, or parks them in the same transaction, and is fenced by the lease's token.
 
+use super::exchange::{Lesson, Reports};
+use super::lanes::Lanes;
 use super::reading::StepRead;
 use super::report::Reporter;
 use super::step::Body;
 use super::store::Store;
-use crate::guc::Settings;
+use crate::guc::{AfterGiveUp, Settings};
 use crate::janitor;
 use crate::pg::spi::{self, Spi};
 use crate::pg::txn::{self, Isolation, Transaction};
@@ -24,7 +26,6 @@ use outbox_core::cursor::Cursor;
 use outbox_core::snapshot::Snapshot;
 use outbox_core::topic::TopicTemplate;
 use outbox_core::window::{Limits, Window};
-use outbox_kafka::{Lane, Producer, Report};
 
 /// Events in flight; what is known of each takes about 100 bytes.
 const IN_FLIGHT_EVENTS_MAX: usize = 200_000;
@@ -48,8 +49,6 @@ pub enum End {
     Superseded,
     /// Something failed that may go away: start again after a pause.
     Trouble(String),
-    /// Kafka refused a batch for what is in it: starting again would only repeat it.
-    Refused(String),
     /// The settings are wrong: nothing helps but others.
     Misconfigured(String),
 }
@@ -71,7 +70,8 @@ pub struct Session<'a> {
     pub(super) store: Store,
     pub(super) token: [u8; 16],
     pub(super) lease_until_ms: u64,
-    pub(super) producer: Producer,
+    pub(super) lanes: Lanes,
+    pub(super) lesson: &'a mut Lesson,
     pub(super) window: Window<Body>,
     /// Where the next step starts: the last one read, settled or not.
     pub(super) cursor: Cursor,
@@ -91,7 +91,7 @@ pub struct Session<'a> {
     pub(super) held_for_standbys: Option<StepRead>,
     /// Publishing is held up, and by what.
     pub(super) hindrance: Option<(State, &'static str)>,
-    pub(super) reports: Vec<Report>,
+    pub(super) reports: Reports,
 }
 
 impl<'a> Session<'a> {
@@ -102,30 +102,34 @@ impl<'a> Session<'a> {
         slot: &'a Slot,
         generation: u32,
         reporter: &'a mut Reporter,
+        lesson: &'a mut Lesson,
     ) -> Result<Session<'a>, End> {
         let template = TopicTemplate::parse(&settings.topic)
             .map_err(|error| End::Misconfigured(format!("outbox_ext.topic: {error}")))?;
         let options = super::options::gather(settings).map_err(End::Misconfigured)?;
-        let producer = Producer::new(
-            &outbox_kafka::Settings {
-                brokers: settings.brokers.clone(),
-                options,
-                max_message_bytes: settings.max_message_bytes,
-                max_in_flight_bytes: settings.max_in_flight_bytes + settings.batch_bytes + settings.max_message_bytes,
-                max_in_flight_events: IN_FLIGHT_EVENTS_MAX + settings.batch_size,
-            },
-            Lane::Fast,
-        )
+        let lanes = Lanes::start(outbox_kafka::Settings {
+            brokers: settings.brokers.clone(),
+            options,
+            max_message_bytes: settings.max_message_bytes,
+            max_in_flight_bytes: settings.max_in_flight_bytes + settings.batch_bytes + settings.max_message_bytes,
+            max_in_flight_events: IN_FLIGHT_EVENTS_MAX + settings.batch_size,
+        })
         .map_err(|error| End::Misconfigured(error.to_string()))?;
 
         let now = runtime::monotonic_ms();
         let mut window = Window::new(Limits {
             max_bytes: settings.max_in_flight_bytes as u64,
             max_events: IN_FLIGHT_EVENTS_MAX,
+            max_attempts: settings.max_attempts,
+            failed_holds: settings.after_give_up == AfterGiveUp::Hold,
             retry_backoff_ms: settings.retry_backoff_ms,
             retry_backoff_max_ms: settings.retry_backoff_max_ms,
             seed: now,
         });
+        window.suspect(lesson.suspects.drain(..));
+        for (topic, error) in lesson.topics.drain() {
+            window.assume_missing(&topic, error.into(), now);
+        }
         let token = *uuid::Uuid::now_v7().as_bytes();
         let found = txn::run(Isolation::ReadCommitted, |transaction| {
             transaction.snapshot();
@@ -145,7 +149,11 @@ impl<'a> Session<'a> {
             transaction.become_owner(place.owner);
             transaction.snapshot();
             spi::connected(|spi| {
-                store.held(spi, |aggregate, rows, blocking| window.hold(aggregate, rows, blocking));
+                store.held(
+                    spi,
+                    settings.after_give_up == AfterGiveUp::Hold,
+                    |aggregate, rows, blocking| window.hold(aggregate, rows, blocking),
+                );
                 for parked in store.parked_topics(spi) {
                     let topic = if parked.given {
                         parked.topic.clone()
@@ -189,7 +197,8 @@ impl<'a> Session<'a> {
             store,
             token,
             lease_until_ms: now + settings.lease_duration_ms,
-            producer,
+            lanes,
+            lesson,
             window,
             settled_cursor: cursor.clone(),
             cursor,
@@ -204,7 +213,7 @@ impl<'a> Session<'a> {
             swept_at_ms: now,
             held_for_standbys: None,
             hindrance: None,
-            reports: Vec::new(),
+            reports: Reports::default(),
         })
     }
 
@@ -227,7 +236,8 @@ impl<'a> Session<'a> {
             });
         }
         self.slot.clear_progress();
-        teardowns.push(self.producer.shut_down());
+        self.lesson.suspects.extend(self.window.suspects_left());
+        self.lanes.shut_down().for_each(|teardown| teardowns.push(teardown));
         end
     }
 
@@ -263,7 +273,7 @@ impl<'a> Session<'a> {
 
         let reports_left = self.take_reports(now)?;
         for topic in self.window.topics_to_ask(now) {
-            self.producer.ask_topic(self.window.topic_name(topic), topic.to_u64());
+            self.lanes.ask_topic(self.window.topic_name(topic), topic.to_u64());
         }
         let sends_left = self.send(now)?;
         self.settle_if_due(now)?;
@@ -300,14 +310,14 @@ impl<'a> Session<'a> {
         let deadline = runtime::monotonic_ms() + FLUSH_MS;
         while self.window.outstanding() > 0 {
             let now = runtime::monotonic_ms();
-            if now >= deadline || self.producer.outage().is_some() {
+            if now >= deadline || self.lanes.outage().is_some() {
                 return;
             }
             match self.take_reports(now) {
                 Ok(true) => {}
                 Ok(false) if self.window.outstanding() == 0 => return,
                 Ok(false) => {
-                    runtime::wait(Some(self.producer.event_fd()), Some(deadline - now));
+                    runtime::wait(Some(self.lanes.event_fd()), Some(deadline - now));
                 }
                 Err(_) => return,
             }
@@ -318,7 +328,7 @@ impl<'a> Session<'a> {
     fn tell(&mut self) {
         self.slot
             .set_in_flight(self.window.in_flight_events() as u64, self.window.in_flight_bytes());
-        let outage = self.producer.outage();
+        let outage = self.lanes.outage();
         let (state, error) = match (self.hindrance, outage) {
             (Some((state, text)), _) => (state, Some(text.to_owned())),
             (None, Some(text)) => (State::Outage, Some(text)),
@@ -373,7 +383,7 @@ impl<'a> Session<'a> {
         if self.window.is_empty() {
             runtime::flush_statistics();
         }
-        if runtime::wait(Some(self.producer.event_fd()), Some(timeout)).postmaster_died {
+        if runtime::wait(Some(self.lanes.event_fd()), Some(timeout)).postmaster_died {
             return Err(End::Shutdown);
         }
         Ok(())

@@ -19,6 +19,8 @@ fn main() {
         max_events: 100_000,
         retry_backoff_ms: 1_000,
         retry_backoff_max_ms: 60_000,
+        max_attempts: 5,
+        failed_holds: true,
         seed: 1,
     };
     let mut window: Window<()> = Window::new(limits);

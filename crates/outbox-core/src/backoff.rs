@@ -33,6 +33,13 @@ impl Backoff {
         shortest + self.next_random() % (whole - shortest + 1)
     }
 
+    /// The delay after `attempts` failures in a row, whatever was asked for before.
+    pub fn delay_after_ms(&mut self, attempts: u32) -> u64 {
+        let doublings = attempts.saturating_sub(1).min(63);
+        self.current_ms = self.initial_ms.saturating_mul(1 << doublings).min(self.max_ms);
+        self.next_delay_ms()
+    }
+
     /// Back to the first delay: something went well.
     pub fn reset(&mut self) {
         self.current_ms = self.initial_ms;
@@ -59,6 +66,15 @@ mod tests {
         }
         backoff.reset();
         assert!(backoff.next_delay_ms() <= 100);
+    }
+
+    #[test]
+    fn a_delay_can_be_asked_for_by_the_number_of_failures() {
+        let mut backoff = Backoff::new(100, 1_000, 7);
+        for (attempts, whole) in [(3, 400), (1, 100), (4, 800), (5, 1_000), (u32::MAX, 1_000)] {
+            let delay = backoff.delay_after_ms(attempts);
+            assert!((whole / 2..=whole).contains(&delay), "{delay} of {whole}");
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub enum TopicFailure {
 /// | class      | examples                                                                | action     |
 /// |------------|-------------------------------------------------------------------------|------------|
 /// | `Topic`    | unknown topic or partition, not authorised for it, invalid name         | park topic |
-/// | `Refused`  | too large, invalid time stamp, invalid record, policy violation         | stop relay |
+/// | `Refused`  | too large, invalid time stamp, invalid record, policy violation         | suspect    |
 /// | `Producer` | cluster authorisation, sequence out of order, fenced or unknown producer| rebuild    |
 /// | `Purged`   | the client gave its queue up, after a fatal error or at its end         | read again |
 /// | `Unproven` | a positive report without an offset: nothing says that it was appended  | rebuild    |
@@ -43,9 +43,9 @@ pub enum Action {
     Rebuild,
     /// [`crate::window::Window::report_topic_failure`]: park the event and what follows it.
     ParkTopic,
-    /// Stop publishing and say why in the status: a batch was refused, and reading it again would
-    /// form the same batch again.
-    StopRelay,
+    /// A batch was refused, and reading it again would form the same batch again: its events are
+    /// suspects, and go one by one through the careful producer of the next session.
+    Suspect,
     /// Nothing happened to the event: start at the settled cursor.
     ReadAgain,
 }
@@ -54,7 +54,7 @@ impl Failure {
     pub fn action(&self) -> Action {
         match self {
             Failure::Topic { .. } => Action::ParkTopic,
-            Failure::Refused { .. } => Action::StopRelay,
+            Failure::Refused { .. } => Action::Suspect,
             Failure::Producer { .. } | Failure::Unproven => Action::Rebuild,
             Failure::Purged => Action::ReadAgain,
         }
@@ -76,12 +76,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_refused_batch_stops_the_relay() {
+    fn only_a_refused_batch_makes_suspects() {
         let text = || "x".to_owned();
         let kind = TopicFailure::Unknown;
         let failures = [
             (Failure::Topic { kind, text: text() }, Action::ParkTopic),
-            (Failure::Refused { text: text() }, Action::StopRelay),
+            (Failure::Refused { text: text() }, Action::Suspect),
             (Failure::Producer { text: text() }, Action::Rebuild),
             (Failure::Purged, Action::ReadAgain),
             (Failure::Unproven, Action::Rebuild),

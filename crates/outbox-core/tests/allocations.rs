@@ -86,6 +86,8 @@ fn the_good_path_allocates_by_the_step_and_not_by_the_event() {
         max_events: 1 << 20,
         retry_backoff_ms: 1_000,
         retry_backoff_max_ms: 60_000,
+        max_attempts: 5,
+        failed_holds: true,
         seed: 1,
     });
     let mut sent = Vec::with_capacity(EVENTS);

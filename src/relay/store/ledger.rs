@@ -4,9 +4,8 @@ use super::{Store, parse_snapshot};
 use crate::pg::spi::{Access, Plan, Spi, text_datum, uuid_datum};
 use crate::relay::Body;
 use outbox_core::cursor::{Cursor, Walk};
-use outbox_core::window::{AggregateKey, ParkReason, Settlement, Window};
+use outbox_core::window::{AggregateKey, Settlement, Window};
 use pgrx::pg_sys::Datum;
-use std::sync::Arc;
 
 /// A parked head's topic, as the row says and what it was made from.
 pub struct ParkedTopic {
@@ -16,6 +15,21 @@ pub struct ParkedTopic {
     pub event_type: String,
     /// The event names its topic itself.
     pub given: bool,
+}
+
+/// A row for outbox_parked out of a `Park` or a `Repark`, which have these fields in common.
+macro_rules! parked_json {
+    ($park:expr, $window:expr) => {
+        serde_json::json!({
+            "event_id": uuid_text(&$park.event_id),
+            "aggregate_key": uuid_text(&$park.aggregate.0.to_be_bytes()),
+            "reason": $park.reason.as_str(),
+            "topic": $park.topic.map(|topic| &**$window.topic_name(topic)),
+            "error": $park.error.as_deref(),
+            "attempts": $park.attempts,
+            "retry_in_ms": $park.retry_in_ms,
+        })
+    };
 }
 
 impl Store {
@@ -74,9 +88,9 @@ impl Store {
         spi.execute(&self.drop_orphans, &[], Access::Write);
     }
 
-    /// What holds which aggregate: rows, and how many of them wait for something of their own.
-    pub fn held(&self, spi: &Spi, mut hold: impl FnMut(AggregateKey, u64, u64)) {
-        let mut cursor = spi.cursor(&self.held, &[]);
+    /// What holds which aggregate (failed events only if they are to): rows, and how many of them wait for something of their own.
+    pub fn held(&self, spi: &Spi, failed_holds: bool, mut hold: impl FnMut(AggregateKey, u64, u64)) {
+        let mut cursor = spi.cursor(&self.held, &[Some(failed_holds.into())]);
         loop {
             let rows = cursor.fetch(1000);
             if rows.count() == 0 {
@@ -152,36 +166,16 @@ impl Store {
 
     /// Adds parked rows. True when each event still has its row in the log.
     pub fn park(&self, spi: &Spi, settlement: &Settlement, window: &Window<Body>) -> bool {
-        let rows: Vec<serde_json::Value> = settlement
-            .parks
-            .iter()
-            .map(|park| {
-                parked_json(
-                    &park.event_id,
-                    park.aggregate,
-                    park.reason,
-                    park.topic.map(|topic| &**window.topic_name(topic)),
-                    &park.error,
-                )
-            })
-            .collect();
+        let rows = settlement.parks.iter().map(|park| parked_json!(park, window)).collect();
         self.write_json(spi, &self.park, rows)
     }
 
     /// Changes the reasons of parked rows. True when all were there.
     pub fn repark(&self, spi: &Spi, settlement: &Settlement, window: &Window<Body>) -> bool {
-        let rows: Vec<serde_json::Value> = settlement
+        let rows = settlement
             .reparks
             .iter()
-            .map(|park| {
-                parked_json(
-                    &park.event_id,
-                    park.aggregate,
-                    park.reason,
-                    park.topic.map(|topic| &**window.topic_name(topic)),
-                    &park.error,
-                )
-            })
+            .map(|park| parked_json!(park, window))
             .collect();
         self.write_json(spi, &self.repark, rows)
     }
@@ -194,22 +188,6 @@ impl Store {
         let json = serde_json::Value::from(rows).to_string();
         spi.execute(plan, &[Some(text_datum(&json))], Access::Write).count() == count
     }
-}
-
-fn parked_json(
-    event_id: &[u8; 16],
-    aggregate: AggregateKey,
-    reason: ParkReason,
-    topic: Option<&str>,
-    error: &Option<Arc<str>>,
-) -> serde_json::Value {
-    serde_json::json!({
-        "event_id": uuid_text(event_id),
-        "aggregate_key": uuid_text(&aggregate.0.to_be_bytes()),
-        "reason": reason.as_str(),
-        "topic": topic,
-        "error": error.as_deref(),
-    })
 }
 
 fn uuid_text(bytes: &[u8; 16]) -> String {

@@ -61,7 +61,7 @@ pub struct Store {
 
 impl Store {
     pub fn prepare(spi: &Spi, schema: &Schema) -> Store {
-        use types::{INT4, INT8, OID, TEXT, TIMESTAMPTZ, UUID, XID8};
+        use types::{BOOL, INT4, INT8, OID, TEXT, TIMESTAMPTZ, UUID, XID8};
         let plan = |sql: &str, arguments: &[Oid]| {
             spi.prepare(
                 &sql.replace("{s}", &schema.quoted).replace("{columns}", COLUMNS),
@@ -75,7 +75,7 @@ impl Store {
                         EXISTS (SELECT FROM {s}.outbox_stop),
                         EXISTS (SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = $2 AND tgname = 'outbox_log_restamp' AND tgenabled = 'A')
                         AND EXISTS (SELECT FROM pg_catalog.pg_constraint
-                                     WHERE conrelid = $2 AND contypid = 0 AND conname = 'outbox_log_xid_is_its_own' AND contype = 'c')",
+                                     WHERE conrelid = $2 AND contypid = 0 AND conname = 'outbox_log_event_is_sound' AND contype = 'c')",
                 &[UUID, OID],
             ),
             late: plan(
@@ -86,7 +86,11 @@ impl Store {
             new: plan("SELECT {columns} FROM {s}.outbox_log l WHERE l.seq > $1 ORDER BY l.seq", &[INT8]),
             due: plan(
                 "SELECT {columns}, p.reason, p.attempts FROM {s}.outbox_parked p JOIN {s}.outbox_log l ON l.event_id = p.event_id
-                  WHERE p.reason = $1 AND p.available_at <= $2 ORDER BY p.available_at, p.seq",
+                  WHERE p.reason = $1 AND p.available_at <= $2
+                    AND (p.reason = 'scheduled' OR NOT EXISTS (
+                        SELECT FROM {s}.outbox_parked b WHERE b.aggregate_key = p.aggregate_key AND b.seq < p.seq
+                           AND b.reason IN ('retry', 'suspect', 'topic', 'partition')))
+                  ORDER BY p.available_at, p.seq",
                 &[TEXT, TIMESTAMPTZ],
             ),
             next_due: plan(
@@ -101,7 +105,7 @@ impl Store {
             ),
             of_aggregate: plan(
                 "SELECT {columns}, p.reason, p.attempts FROM {s}.outbox_parked p JOIN {s}.outbox_log l ON l.event_id = p.event_id
-                  WHERE p.aggregate_key = $1 AND p.reason NOT IN ('scheduled', 'discarded') ORDER BY p.seq",
+                  WHERE p.aggregate_key = $1 AND p.reason NOT IN ('scheduled', 'discarded', 'failed') ORDER BY p.seq",
                 &[UUID],
             ),
             acquire: plan(
@@ -135,26 +139,28 @@ impl Store {
             park: plan(
                 "INSERT INTO {s}.outbox_parked (event_id, aggregate_key, seq, available_at, parked_at, attempts, reason, aggregate_type, aggregate_id,
                                                 topic, last_error)
-                 SELECT l.event_id, p.aggregate_key, l.seq, CASE WHEN p.reason = 'scheduled' THEN l.available_at END, pg_catalog.clock_timestamp(),
-                        CASE WHEN p.reason = 'failed' THEN 1 ELSE 0 END, p.reason, l.aggregate_type, l.aggregate_id, p.topic, p.error
+                 SELECT l.event_id, p.aggregate_key, l.seq, CASE WHEN p.reason = 'scheduled' THEN l.available_at ELSE pg_catalog.clock_timestamp() + p.retry_in_ms * interval '1 millisecond' END, pg_catalog.clock_timestamp(),
+                        p.attempts, p.reason, l.aggregate_type, l.aggregate_id, p.topic, p.error
                    FROM pg_catalog.jsonb_to_recordset($1::pg_catalog.jsonb)
-                        AS p(event_id pg_catalog.uuid, aggregate_key pg_catalog.uuid, reason pg_catalog.text, topic pg_catalog.text, error pg_catalog.text)
+                        AS p(event_id pg_catalog.uuid, aggregate_key pg_catalog.uuid, reason pg_catalog.text, topic pg_catalog.text, error pg_catalog.text,
+                             attempts pg_catalog.int4, retry_in_ms pg_catalog.int8)
                    JOIN {s}.outbox_log l ON l.event_id = p.event_id",
                 &[TEXT],
             ),
             unpark: plan("DELETE FROM {s}.outbox_parked WHERE event_id = ANY ($1::pg_catalog.uuid[])", &[TEXT]),
             repark: plan(
-                "UPDATE {s}.outbox_parked k SET reason = p.reason, topic = p.topic, last_error = p.error, available_at = NULL,
-                        attempts = k.attempts + CASE WHEN p.reason = 'failed' THEN 1 ELSE 0 END
+                "UPDATE {s}.outbox_parked k SET reason = p.reason, topic = p.topic, last_error = p.error, attempts = p.attempts,
+                        available_at = pg_catalog.clock_timestamp() + p.retry_in_ms * interval '1 millisecond'
                    FROM pg_catalog.jsonb_to_recordset($1::pg_catalog.jsonb)
-                        AS p(event_id pg_catalog.uuid, aggregate_key pg_catalog.uuid, reason pg_catalog.text, topic pg_catalog.text, error pg_catalog.text)
+                        AS p(event_id pg_catalog.uuid, aggregate_key pg_catalog.uuid, reason pg_catalog.text, topic pg_catalog.text, error pg_catalog.text,
+                             attempts pg_catalog.int4, retry_in_ms pg_catalog.int8)
                   WHERE k.event_id = p.event_id",
                 &[TEXT],
             ),
             held: plan(
                 "SELECT aggregate_key, count(*), count(*) FILTER (WHERE reason <> 'behind')
-                   FROM {s}.outbox_parked WHERE reason NOT IN ('scheduled', 'discarded') GROUP BY aggregate_key",
-                &[],
+                   FROM {s}.outbox_parked WHERE reason NOT IN ('scheduled', 'discarded') AND ($1 OR reason <> 'failed') GROUP BY aggregate_key",
+                &[BOOL],
             ),
             parked_topics: plan(
                 "SELECT DISTINCT ON (p.topic, l.aggregate_type, l.event_type, l.topic IS NULL)

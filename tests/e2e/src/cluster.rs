@@ -136,6 +136,15 @@ impl Cluster {
         began.elapsed()
     }
 
+    /// Removes the data of a stopped server: a run makes gigabytes of it.
+    pub fn remove(&self) {
+        if !run::keeps()
+            && let Err(error) = fs::remove_dir_all(&self.folder)
+        {
+            eprintln!("{} stays: {error}", self.folder.display());
+        }
+    }
+
     pub fn is_running(&self) -> bool {
         self.data().join("postmaster.pid").exists()
     }

@@ -42,6 +42,11 @@ fn current() -> &'static Run {
     RUN.get_or_init(Run::begin)
 }
 
+/// Whether data folders are to stay after their use.
+pub fn keeps() -> bool {
+    std::env::var_os(KEEP).is_some()
+}
+
 /// The folder of this run: short, for the sockets in it, and open to the server's user.
 pub fn folder() -> &'static Path {
     &current().folder
@@ -63,11 +68,7 @@ impl Run {
         std::fs::create_dir_all(&folder).expect("create the folder of the run");
         // mkdir obeys the umask; the server's user must be able to pass through.
         shell::run(Command::new("chmod").arg("755").arg(&folder));
-        let keep = if std::env::var_os(KEEP).is_some() {
-            "keep"
-        } else {
-            "remove"
-        };
+        let keep = if keeps() { "keep" } else { "remove" };
         let mut child = Command::new("setsid")
             .args(["sh", "-c", GUARD, "guard"])
             .arg(&folder)

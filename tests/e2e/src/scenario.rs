@@ -179,6 +179,7 @@ impl Drop for Scenario {
         };
         self.delete_topics();
         self.assert_quiet_log();
+        self.cluster.remove();
         assert!(
             took < crate::seconds(STOP_SECONDS_MAX),
             "the server took {took:?} to stop"

@@ -133,9 +133,9 @@ fn relay_refuses_without_its_check(name: &str) {
     let s = Scenario::begin(name);
     refuses(
         &s,
-        "ALTER TABLE outbox_log DROP CONSTRAINT outbox_log_xid_is_its_own",
-        "ALTER TABLE outbox_log ADD CONSTRAINT outbox_log_xid_is_its_own
-             CHECK (xid = pg_catalog.pg_current_xact_id()) NOT VALID",
+        "ALTER TABLE outbox_log DROP CONSTRAINT outbox_log_event_is_sound",
+        "ALTER TABLE outbox_log ADD CONSTRAINT outbox_log_event_is_sound CHECK (outbox_event_is_sound(
+             xid, created_at, aggregate_type, aggregate_id, event_type, topic, headers)) NOT VALID",
     );
 }
 

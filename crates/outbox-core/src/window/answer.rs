@@ -49,7 +49,7 @@ impl Topics {
         match (&mut topic.state, answer) {
             (State::Unknown { waiting, .. }, TopicAnswer::Partitions(partitions)) => {
                 let waiting = std::mem::take(waiting);
-                topic.state = known(partitions, now_ms + KNOWN_AGE_MS_MAX);
+                topic.state = known(partitions, now_ms + KNOWN_AGE_MS_MAX, false);
                 topic.backoff.reset();
                 Effect::Admit(waiting)
             }
@@ -108,7 +108,8 @@ impl Topics {
                     self.ask(id, now_ms + GRACE_DELAY_MS);
                     return Effect::Nothing;
                 }
-                topic.state = known(partitions, now_ms + KNOWN_AGE_MS_MAX);
+                topic.probing = true;
+                topic.state = known(partitions, now_ms + KNOWN_AGE_MS_MAX, true);
                 self.recover(id);
                 Effect::Nothing
             }

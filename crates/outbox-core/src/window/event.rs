@@ -29,6 +29,15 @@ impl Ticket {
     }
 }
 
+/// Which of the relay's two producers takes an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// Gapless, many events in a request: a refusal is fatal and says nothing of the single event.
+    Fast,
+    /// One message in a request: a refusal is that event's own ([`super::Window::report_refused`]).
+    Careful,
+}
+
 /// Stands for an (aggregate_type, aggregate_id). Two aggregates with the same key would only hold
 /// back each other.
 ///
@@ -97,14 +106,18 @@ impl ParkReason {
         }
     }
 
-    /// Whether later events of the aggregate wait behind such a row.
-    pub fn holds(self) -> bool {
-        !matches!(self, ParkReason::Scheduled | ParkReason::Discarded)
+    /// Whether later events of the aggregate wait behind such a row. `failed_holds`: as in [`super::Limits`].
+    pub fn holds(self, failed_holds: bool) -> bool {
+        match self {
+            ParkReason::Scheduled | ParkReason::Discarded => false,
+            ParkReason::Failed => failed_holds,
+            _ => true,
+        }
     }
 
     /// Whether the row waits for something of its own, so that what waits behind it cannot go yet.
-    pub fn blocks(self) -> bool {
-        self.holds() && self != ParkReason::Behind
+    pub fn blocks(self, failed_holds: bool) -> bool {
+        self.holds(failed_holds) && self != ParkReason::Behind
     }
 }
 

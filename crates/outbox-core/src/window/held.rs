@@ -1,9 +1,10 @@
 //! Aggregates that are held: they have rows in `outbox_parked`, or events about to get one there.
 //!
 //! The order of one aggregate rests on two rules here.
-//! - From the event that was parked first *in time* on, later ones are parked `behind`. Events of
-//!   the aggregate that were in flight before it and fail afterwards (they go to another topic, or
-//!   their report came later) are parked with a reason of their own: nothing parked is ahead of them.
+//! - One row of an aggregate has a reason of its own, the first in the order of reading: its head. What
+//!   comes after it is parked `behind`. An event that was in flight ahead of the head and fails
+//!   afterwards (it goes to another topic, or its report came later) becomes the head instead, and
+//!   the old one goes behind; it is not settled yet, for steps settle in order.
 //! - The aggregate is free when no row is left, and a row counts until the settle that removes it.
 //!
 //! An aggregate *drains* while it has settled rows and none of them waits for something of its own:
@@ -12,7 +13,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use super::event::{AggregateKey, ParkReason};
+use super::event::AggregateKey;
 
 /// The place of an event in the order of reading: its step's number, not wrapped, and its index.
 pub(super) type Place = (u64, u32);
@@ -73,24 +74,26 @@ impl HeldAggregates {
         self.review(aggregate);
     }
 
-    /// An event that was not counted before is to get a row with this reason.
-    pub fn park(&mut self, aggregate: AggregateKey, place: Place, reason: ParkReason) {
-        debug_assert!(reason.holds());
+    /// An event that was not counted before is to get a row that holds its aggregate. Returns the place
+    /// of the head that it is ahead of, if there is one.
+    pub fn park(&mut self, aggregate: AggregateKey, place: Place, blocks: bool) -> Option<Place> {
         let new = || Held {
             from: place,
             ..Held::default()
         };
         let held = self.held.entry(aggregate).or_insert_with(new);
         held.pending += 1;
-        held.blocking += u64::from(reason.blocks());
+        held.blocking += u64::from(blocks);
+        let later = (place < held.from).then(|| std::mem::replace(&mut held.from, place));
         self.review(aggregate);
+        later
     }
 
     /// A counted row changes its reason.
-    pub fn change(&mut self, aggregate: AggregateKey, from: ParkReason, to: ParkReason) {
+    pub fn change(&mut self, aggregate: AggregateKey, blocked: bool, blocks: bool) {
         if let Some(held) = self.held.get_mut(&aggregate) {
-            held.blocking += u64::from(to.blocks());
-            held.blocking = held.blocking.saturating_sub(u64::from(from.blocks()));
+            held.blocking += u64::from(blocks);
+            held.blocking = held.blocking.saturating_sub(u64::from(blocked));
             self.review(aggregate);
         }
     }
@@ -104,11 +107,11 @@ impl HeldAggregates {
         }
     }
 
-    /// A counted row with this reason has left the table.
-    pub fn settle_unpark(&mut self, aggregate: AggregateKey, reason: ParkReason) {
+    /// A counted row has left the table, or holds nobody any more.
+    pub fn settle_unpark(&mut self, aggregate: AggregateKey, blocked: bool) {
         if let Some(held) = self.held.get_mut(&aggregate) {
             held.settled = held.settled.saturating_sub(1);
-            held.blocking = held.blocking.saturating_sub(u64::from(reason.blocks()));
+            held.blocking = held.blocking.saturating_sub(u64::from(blocked));
             // To the end of the line: others drain as well.
             if let Some(turn) = held.turn.take() {
                 self.draining.remove(&turn);

@@ -32,46 +32,39 @@
 //! transaction has committed, [`Window::settled`].
 
 mod answer;
+mod careful;
 mod event;
 mod held;
 mod lane;
+mod limits;
 mod report;
 mod settle;
 mod step;
 mod topics;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 pub use answer::{TOPIC_GRACE_MS, TopicAnswer};
-pub use event::{AggregateKey, Fate, Meta, ParkReason, Source, Ticket, UnknownParkReason};
+pub use event::{AggregateKey, Fate, Meta, ParkReason, Source, Ticket, UnknownParkReason, Via};
+pub use limits::Limits;
 pub use step::{Park, Repark, Settlement, Unpark};
 pub use topics::TopicId;
 
+use crate::backoff::Backoff;
 use crate::cursor::Cursor;
 use held::{HeldAggregates, Place};
+use lane::Ready;
 use step::{Slot, State, Step};
 use topics::Topics;
 
-/// The bounds of a window, and how a missing topic is asked for again.
-#[derive(Clone, Debug)]
-pub struct Limits {
-    /// No further step is read above this many bytes in bodies or handed to the producer.
-    pub max_bytes: u64,
-    /// No further step is read above this many events in steps that are not settled.
-    pub max_events: usize,
-    pub retry_backoff_ms: u64,
-    pub retry_backoff_max_ms: u64,
-    /// For the jitter.
-    pub seed: u64,
-}
-
-/// An event to be handed to the producer now.
+/// An event to be handed to a producer now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dispatch {
     pub ticket: Ticket,
     pub topic: TopicId,
     pub partition: u32,
+    pub via: Via,
 }
 
 /// See the module. `B` is what the relay needs to build a step's records: the rows.
@@ -80,9 +73,15 @@ pub struct Window<B> {
     steps: VecDeque<Step<B>>,
     /// The number, not wrapped, of the first of `steps`.
     first: u64,
-    ready: VecDeque<Ticket>,
+    ready: Ready,
     topics: Topics,
     held: HeldAggregates,
+    /// Events that go carefully, wherever they are read.
+    suspects: HashSet<[u8; 16]>,
+    /// Between the attempts of an event that was refused.
+    retry: Backoff,
+    /// The latest time that the window was told.
+    now_ms: u64,
     /// The step whose last unsent event was given out: its body is needed until the next call.
     sent_out: Option<u64>,
     parked_steps: usize,
@@ -96,11 +95,14 @@ impl<B> Window<B> {
     pub fn new(limits: Limits) -> Window<B> {
         Window {
             topics: Topics::new(limits.retry_backoff_ms, limits.retry_backoff_max_ms, limits.seed),
+            retry: Backoff::new(limits.retry_backoff_ms, limits.retry_backoff_max_ms, limits.seed),
             limits,
             steps: VecDeque::new(),
             first: 0,
-            ready: VecDeque::new(),
+            ready: Ready::new(),
             held: HeldAggregates::default(),
+            suspects: HashSet::new(),
+            now_ms: 0,
             sent_out: None,
             parked_steps: 0,
             events: 0,
@@ -111,7 +113,7 @@ impl<B> Window<B> {
     }
 
     /// At the start of a session: the aggregate has `rows` rows in `outbox_parked` that hold it
-    /// ([`ParkReason::holds`]: all but scheduled and discarded), `blocking` of which are not `behind`
+    /// ([`ParkReason::holds`]: all but scheduled, discarded and perhaps failed), `blocking` of which are not `behind`
     /// ([`ParkReason::blocks`]). With none blocking it drains at once.
     pub fn hold(&mut self, aggregate: AggregateKey, rows: u64, blocking: u64) {
         if rows > 0 {
@@ -119,8 +121,9 @@ impl<B> Window<B> {
         }
     }
 
-    /// At the start of a session: rows are parked for this topic, for this reason. It is asked for
-    /// at once; events that come before the answer are parked too.
+    /// At the start of a session: rows are parked for this topic, for this reason, or the last session
+    /// ended because it could not be written. It is asked for at once; events that come before the
+    /// answer are parked too. When it is known, the first event of each partition goes carefully.
     pub fn assume_missing(&mut self, name: &str, error: Arc<str>, now_ms: u64) -> TopicId {
         let id = self.topics.intern(name);
         self.topics.assume_missing(id, error, now_ms);
@@ -152,7 +155,10 @@ impl<B> Window<B> {
         self.events += count;
         self.unsent += count;
         self.bytes += bytes;
-        let slots = events.iter().map(Slot::new).collect();
+        let slots = events
+            .iter()
+            .map(|event| Slot::new(event, self.via_of(event)))
+            .collect();
         self.steps.push_back(Step::new(cursor, slots, body));
         for (index, event) in events.into_iter().enumerate() {
             self.place((number, index as u32), event.fate, now_ms);
@@ -182,12 +188,12 @@ impl<B> Window<B> {
             },
         };
         if may_go {
-            let (topic, hash) = (event.topic, event.key_hash);
+            let (topic, hash, via) = (event.topic, event.key_hash, event.via);
             let ticket = Ticket {
                 step: number as u32,
                 index,
             };
-            self.topics.admit(topic, ticket, hash, &mut self.ready);
+            self.topics.admit(topic, ticket, hash, via, &mut self.ready);
             return self.topics.ask_if_old(topic, now_ms);
         }
         if let Some((reason, error)) = reason {
@@ -247,6 +253,14 @@ impl<B> Window<B> {
         let step = &mut self.steps[(number - self.first) as usize];
         let event = &step.events[index as usize];
         let (event_id, aggregate) = (event.event_id, event.aggregate);
+        let counted = i32::from(matches!(reason, ParkReason::Retry | ParkReason::Failed));
+        let attempts = match event.source {
+            Source::Log => counted,
+            Source::Parked { attempts, .. } => attempts.saturating_add(counted),
+        };
+        let retry_in_ms =
+            (reason == ParkReason::Retry).then(|| self.retry.delay_after_ms(attempts.max(1).unsigned_abs()));
+        let (holds, blocks) = (self.limits.holds(reason), self.limits.blocks(reason));
         let topic = (reason == ParkReason::Topic).then_some(event.topic);
         match event.source {
             Source::Log => {
@@ -254,11 +268,13 @@ impl<B> Window<B> {
                     event_id,
                     aggregate,
                     reason,
+                    attempts,
+                    retry_in_ms,
                     error,
                     topic,
                 });
-                if reason.holds() {
-                    self.held.park(aggregate, place, reason);
+                if holds && let Some(head) = self.held.park(aggregate, place, blocks) {
+                    self.put_behind(head, aggregate);
                 }
             }
             Source::Parked { reason: from, .. } => {
@@ -267,17 +283,58 @@ impl<B> Window<B> {
                     aggregate,
                     from,
                     reason,
+                    attempts,
+                    retry_in_ms,
                     error,
                     topic,
                 });
-                if reason.blocks() {
-                    step.stopped.entry(aggregate).or_insert(index);
-                }
-                if from.holds() {
-                    self.held.change(aggregate, from, reason);
+                let stopped = if blocks {
+                    step.stopped.insert(aggregate, index)
                 } else {
-                    self.held.park(aggregate, place, reason);
+                    None
+                };
+                if let Some(later) = stopped.filter(|&later| later > index) {
+                    self.put_behind((number, later), aggregate);
                 }
+                if self.limits.holds(from) {
+                    self.held.change(aggregate, self.limits.blocks(from), blocks);
+                } else if holds && let Some(head) = self.held.park(aggregate, place, blocks) {
+                    self.put_behind(head, aggregate);
+                }
+            }
+        }
+    }
+
+    /// The event was the first of its aggregate to be parked, and is not any more. Its row does not get, or
+    /// keeps not having, a reason of its own.
+    fn put_behind(&mut self, (number, index): Place, aggregate: AggregateKey) {
+        let Some(step) = self.steps.get_mut(number.wrapping_sub(self.first) as usize) else {
+            return;
+        };
+        let event_id = step.events[index as usize].event_id;
+        let outcome = &mut step.outcome;
+        if let Some(park) = outcome.parks.iter_mut().find(|park| park.event_id == event_id) {
+            self.held.change(aggregate, self.limits.blocks(park.reason), false);
+            *park = Park {
+                reason: ParkReason::Behind,
+                attempts: 0,
+                retry_in_ms: None,
+                error: None,
+                topic: None,
+                ..*park
+            };
+        } else if let Some(at) = outcome.reparks.iter().position(|repark| repark.event_id == event_id) {
+            let Repark { from, reason, .. } = outcome.reparks[at];
+            let was = self.limits.blocks(reason);
+            if self.limits.holds(from) {
+                outcome.reparks.remove(at);
+                self.held.change(aggregate, was, self.limits.blocks(from));
+            } else {
+                let repark = &mut outcome.reparks[at];
+                repark.attempts -= i32::from(matches!(reason, ParkReason::Retry | ParkReason::Failed));
+                (repark.reason, repark.retry_in_ms) = (ParkReason::Behind, None);
+                (repark.error, repark.topic) = (None, None);
+                self.held.change(aggregate, was, false);
             }
         }
     }
@@ -313,6 +370,8 @@ mod tests {
             max_events: 100,
             retry_backoff_ms: 1,
             retry_backoff_max_ms: 1,
+            max_attempts: 1,
+            failed_holds: true,
             seed: 1,
         };
         let mut window = Window::new(limits);

@@ -13,11 +13,12 @@ impl<B> Window<B> {
     /// The next event to be handed to the producer; it counts as outstanding.
     pub fn next_send(&mut self) -> Option<Dispatch> {
         self.free_body_sent_out();
-        let ticket = self.ready.pop_front()?;
+        let (ticket, via) = self.ready.pop_front()?;
         let (number, index) = self.place_of(ticket);
         let step = &mut self.steps[(number - self.first) as usize];
         let event = &mut step.events[index as usize];
         event.state = State::Outstanding;
+        event.via = via;
         step.unsent -= 1;
         if step.unsent == 0 {
             self.sent_out = Some(number);
@@ -29,6 +30,7 @@ impl<B> Window<B> {
             ticket,
             topic: event.topic,
             partition,
+            via,
         })
     }
 
@@ -40,11 +42,12 @@ impl<B> Window<B> {
         let step = &mut self.steps[(number - self.first) as usize];
         let event = &mut step.events[index as usize];
         event.state = State::Unsent;
+        let via = event.via;
         step.unsent += 1;
         self.unsent += 1;
         self.outstanding -= 1;
         self.topics.unsent(event.topic);
-        self.ready.push_front(ticket);
+        self.ready.push_front((ticket, via));
     }
 
     /// The body of the step of the event that [`Self::next_send`] gave last.
@@ -62,7 +65,8 @@ impl<B> Window<B> {
         self.outstanding -= 1;
         let step = &mut self.steps[(number - self.first) as usize];
         let event = &step.events[index as usize];
-        let (topic, hash) = (event.topic, event.key_hash);
+        let (topic, hash, via) = (event.topic, event.key_hash, event.via);
+        self.suspects.remove(&event.event_id);
         step.outcome.events += 1;
         step.outcome.bytes += u64::from(event.bytes);
         if let Source::Parked { reason, attempts } = event.source {
@@ -75,7 +79,7 @@ impl<B> Window<B> {
             step.outcome.unparks.push(unpark);
         }
         self.decide((number, index));
-        let waiting = self.topics.delivered(topic, hash, &mut self.ready);
+        let waiting = self.topics.reported(topic, hash, via, true, &mut self.ready);
         self.admit_all(topic, waiting);
     }
 
@@ -93,9 +97,9 @@ impl<B> Window<B> {
             Vec::new()
         };
         self.topics.fail(topic, error.clone(), now_ms);
-        self.fail_on_topic(place, error.clone());
+        self.fail(place, ParkReason::Topic, error.clone());
         for ticket in unsent {
-            self.fail_on_topic(self.place_of(ticket), error.clone());
+            self.fail(self.place_of(ticket), ParkReason::Topic, error.clone());
         }
     }
 
@@ -106,7 +110,7 @@ impl<B> Window<B> {
             Effect::Admit(waiting) => self.admit_all(topic, waiting),
             Effect::Park(waiting, error) => {
                 for ticket in waiting {
-                    self.fail_on_topic(self.place_of(ticket), error.clone());
+                    self.fail(self.place_of(ticket), ParkReason::Topic, error.clone());
                 }
             }
             Effect::Move(partitions) => {
@@ -128,51 +132,49 @@ impl<B> Window<B> {
         self.topics.next_ask_at()
     }
 
-    /// Parks an event that has not been published because its topic cannot be written.
-    fn fail_on_topic(&mut self, place: Place, error: Arc<str>) {
+    /// Parks an event that has not been published, for this reason: if nothing of its aggregate is parked
+    /// ahead of it. Else it waits behind that, and the answer is false.
+    pub(super) fn fail(&mut self, place: Place, reason: ParkReason, error: Arc<str>) -> bool {
         let (number, index) = place;
         let step = &self.steps[(number - self.first) as usize];
         let event = &step.events[index as usize];
-        match event.source {
-            Source::Parked { reason, .. } if reason.holds() => {
-                if step
-                    .stopped
-                    .get(&event.aggregate)
-                    .is_none_or(|&stopped| index < stopped)
-                {
-                    self.park(place, ParkReason::Topic, Some(error));
-                }
-            }
-            Source::Log | Source::Parked { .. } => {
-                if self.held.holds(event.aggregate, place) {
-                    self.park(place, ParkReason::Behind, None);
-                } else {
-                    self.park(place, ParkReason::Topic, Some(error));
-                }
-            }
+        let has_row = matches!(event.source, Source::Parked { reason, .. } if self.limits.holds(reason));
+        let behind = if has_row {
+            step.stopped
+                .get(&event.aggregate)
+                .is_some_and(|&stopped| index > stopped)
+        } else {
+            self.held.holds(event.aggregate, place)
+        };
+        match (behind, has_row) {
+            (false, _) => self.park(place, reason, Some(error)),
+            (true, false) => self.park(place, ParkReason::Behind, None),
+            (true, true) => {}
         }
         self.decide(place);
+        !behind
     }
 
     /// All unsent events of a topic, in the order of reading, out of every queue.
     fn recall(&mut self, topic: TopicId) -> Vec<Ticket> {
         let mut unsent = self.topics.take_queued(topic);
         let ready = std::mem::take(&mut self.ready);
-        for ticket in ready {
+        for (ticket, via) in ready {
             if self.slot(ticket).topic == topic {
                 unsent.push(ticket);
             } else {
-                self.ready.push_back(ticket);
+                self.ready.push_back((ticket, via));
             }
         }
         unsent.sort_by_key(|&ticket| self.place_of(ticket));
         unsent
     }
 
-    fn admit_all(&mut self, topic: TopicId, tickets: Vec<Ticket>) {
+    pub(super) fn admit_all(&mut self, topic: TopicId, tickets: Vec<Ticket>) {
         for ticket in tickets {
-            let hash = self.slot(ticket).key_hash;
-            self.topics.admit(topic, ticket, hash, &mut self.ready);
+            let event = self.slot(ticket);
+            let (hash, via) = (event.key_hash, event.via);
+            self.topics.admit(topic, ticket, hash, via, &mut self.ready);
         }
     }
 
@@ -185,13 +187,13 @@ impl<B> Window<B> {
         }
     }
 
-    fn slot(&self, ticket: Ticket) -> &Slot {
+    pub(super) fn slot(&self, ticket: Ticket) -> &Slot {
         let (number, index) = self.place_of(ticket);
         &self.steps[(number - self.first) as usize].events[index as usize]
     }
 
     /// Undoes the wrapping of a ticket's step number.
-    fn place_of(&self, ticket: Ticket) -> Place {
+    pub(super) fn place_of(&self, ticket: Ticket) -> Place {
         (
             self.first + u64::from(ticket.step.wrapping_sub(self.first as u32)),
             ticket.index,
@@ -199,7 +201,7 @@ impl<B> Window<B> {
     }
 
     /// The place of an outstanding event; none if the ticket is not of one.
-    fn outstanding_place(&self, ticket: Ticket) -> Option<Place> {
+    pub(super) fn outstanding_place(&self, ticket: Ticket) -> Option<Place> {
         let (number, index) = self.place_of(ticket);
         let step = self.steps.get((number - self.first) as usize)?;
         let event = step.events.get(index as usize)?;

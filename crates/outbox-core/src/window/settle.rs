@@ -33,9 +33,10 @@ impl<B> Window<B> {
         let counted = settlement
             .parks
             .iter()
-            .filter(|park| park.reason.holds())
+            .filter(|park| self.limits.holds(park.reason))
             .map(|park| park.aggregate);
-        let newly_counted = |repark: &&Repark| !repark.from.holds() && repark.reason.holds();
+        let limits = &self.limits;
+        let newly_counted = |repark: &&Repark| !limits.holds(repark.from) && limits.holds(repark.reason);
         let counted = counted.chain(
             settlement
                 .reparks
@@ -46,8 +47,13 @@ impl<B> Window<B> {
         for aggregate in counted {
             self.held.settle_park(aggregate);
         }
-        for unpark in settlement.unparks.iter().filter(|unpark| unpark.from.holds()) {
-            self.held.settle_unpark(unpark.aggregate, unpark.from);
+        for unpark in settlement.unparks.iter().filter(|unpark| limits.holds(unpark.from)) {
+            self.held.settle_unpark(unpark.aggregate, limits.blocks(unpark.from));
+        }
+        let released = |repark: &&Repark| limits.holds(repark.from) && !limits.holds(repark.reason);
+        for repark in settlement.reparks.iter().filter(released) {
+            // Whether it blocked was corrected when it was decided.
+            self.held.settle_unpark(repark.aggregate, false);
         }
         // Rows that reach the table after their topic was found again.
         let topics = settlement.parks.iter().filter_map(|park| park.topic);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::event::{AggregateKey, Meta, ParkReason, Source};
+use super::event::{AggregateKey, Meta, ParkReason, Source, Via};
 use super::topics::TopicId;
 use crate::cursor::Cursor;
 
@@ -13,6 +13,10 @@ pub struct Park {
     pub event_id: [u8; 16],
     pub aggregate: AggregateKey,
     pub reason: ParkReason,
+    /// 1 if this was a failure of its own, else 0.
+    pub attempts: i32,
+    /// Set when the reason is [`ParkReason::Retry`]: it is due after so long.
+    pub retry_in_ms: Option<u64>,
     pub error: Option<Arc<str>>,
     /// Set when the reason is [`ParkReason::Topic`].
     pub topic: Option<TopicId>,
@@ -36,6 +40,10 @@ pub struct Repark {
     /// The row's reason so far.
     pub from: ParkReason,
     pub reason: ParkReason,
+    /// The row's new count: one more than before if this was a failure of its own.
+    pub attempts: i32,
+    /// Set when the reason is [`ParkReason::Retry`]: it is due after so long.
+    pub retry_in_ms: Option<u64>,
     pub error: Option<Arc<str>>,
     /// Set when the reason is [`ParkReason::Topic`].
     pub topic: Option<TopicId>,
@@ -92,10 +100,12 @@ pub(super) struct Slot {
     pub bytes: u32,
     pub source: Source,
     pub state: State,
+    /// Until it is handed over: how it must go. Then: how it went.
+    pub via: Via,
 }
 
 impl Slot {
-    pub fn new(event: &Meta) -> Slot {
+    pub fn new(event: &Meta, via: Via) -> Slot {
         Slot {
             event_id: event.event_id,
             aggregate: event.aggregate,
@@ -104,6 +114,7 @@ impl Slot {
             bytes: event.bytes,
             source: event.source,
             state: State::Unsent,
+            via,
         }
     }
 }

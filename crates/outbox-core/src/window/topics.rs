@@ -4,13 +4,16 @@
 //! Known -> (another partition count) Moving -> (nothing outstanding) Known;
 //! Known or Moving -> (a failure report) Missing -> (nothing outstanding, then partitions) Known.
 //!
+//! That the brokers know a topic does not say that it may be written. So when a missing topic is known
+//! again its lanes begin with one event that goes carefully: if it fails, nothing else is disturbed.
+//!
 //! No answer is never an answer: in an outage topics stay what they are.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::event::Ticket;
-use super::lane::Lane;
+use super::event::{Ticket, Via};
+use super::lane::{Lane, Ready};
 use crate::backoff::Backoff;
 use crate::partition::partition_of_hash;
 
@@ -60,6 +63,8 @@ pub(super) struct Topic {
     pub(super) backoff: Backoff,
     /// Failed since its last delivery: the back-off goes on where it was.
     troubled: bool,
+    /// Known again, and without a delivery since.
+    pub(super) probing: bool,
     /// In the list of recovered topics.
     recovered: bool,
 }
@@ -112,6 +117,7 @@ impl Topics {
             ask_at: None,
             backoff: Backoff::new(self.retry_backoff_ms, self.retry_backoff_max_ms, seed),
             troubled: false,
+            probing: false,
             recovered: false,
         });
         id
@@ -145,11 +151,11 @@ impl Topics {
     }
 
     /// Takes an unsent event of a topic that is not missing: into `ready` or into a queue of its own.
-    pub fn admit(&mut self, id: TopicId, ticket: Ticket, hash: u32, ready: &mut VecDeque<Ticket>) {
+    pub fn admit(&mut self, id: TopicId, ticket: Ticket, hash: u32, via: Via, ready: &mut Ready) {
         match &mut self.get_mut(id).state {
             State::Known { lanes, .. } => {
                 let partition = partition_of_hash(hash, lanes.len() as u32);
-                lanes[partition as usize].admit(ticket, ready);
+                lanes[partition as usize].admit(ticket, via, ready);
             }
             State::Unknown { waiting, .. } | State::Moving { waiting, .. } => waiting.push(ticket),
             State::Missing { .. } => debug_assert!(false, "events of a missing topic are parked"),
@@ -183,21 +189,36 @@ impl Topics {
         self.get_mut(id).outstanding -= 1;
     }
 
-    /// An event has its positive report. What may go now is put into `ready`, or returned to be
-    /// admitted again, in order.
-    pub fn delivered(&mut self, id: TopicId, hash: u32, ready: &mut VecDeque<Ticket>) -> Vec<Ticket> {
+    /// An event has its positive report, or was refused for its own fault. What may go now is put into
+    /// `ready`, or returned to be admitted again, in order.
+    pub fn reported(&mut self, id: TopicId, hash: u32, via: Via, delivered: bool, ready: &mut Ready) -> Vec<Ticket> {
         let topic = self.get_mut(id);
         topic.outstanding -= 1;
-        if topic.troubled {
+        if delivered && (topic.troubled || topic.probing) {
             topic.troubled = false;
+            topic.probing = false;
             topic.backoff.reset();
         }
         if let State::Known { lanes, .. } = &mut topic.state {
             let partition = partition_of_hash(hash, lanes.len() as u32);
-            lanes[partition as usize].delivered(ready);
+            lanes[partition as usize].reported(via, delivered, ready);
             return Vec::new();
         }
         self.finish_moving(id)
+    }
+
+    /// Those of the events that wait behind one with this hash that `belong`, in order, taken out.
+    pub fn take_behind(&mut self, id: TopicId, hash: u32, mut belongs: impl FnMut(Ticket) -> bool) -> Vec<Ticket> {
+        match &mut self.get_mut(id).state {
+            State::Known { lanes, .. } => {
+                let partition = partition_of_hash(hash, lanes.len() as u32);
+                lanes[partition as usize].take(belongs)
+            }
+            State::Unknown { waiting, .. } | State::Moving { waiting, .. } => {
+                waiting.extract_if(.., |ticket| belongs(*ticket)).collect()
+            }
+            State::Missing { .. } => Vec::new(),
+        }
     }
 
     /// Everything of the topic that waits here, not in order, and not what is in `ready`.
@@ -205,7 +226,7 @@ impl Topics {
         match &mut self.get_mut(id).state {
             State::Unknown { waiting, .. } | State::Moving { waiting, .. } => std::mem::take(waiting),
             State::Known { lanes, .. } => {
-                let lanes = lanes.iter_mut().map(|lane| std::mem::replace(lane, Lane::cold()));
+                let lanes = lanes.iter_mut().map(|lane| std::mem::replace(lane, Lane::cold(false)));
                 lanes.flat_map(Lane::into_queue).collect()
             }
             State::Missing { .. } => Vec::new(),
@@ -265,7 +286,7 @@ impl Topics {
                 ask_after,
             } if topic.outstanding == 0 => {
                 let (partitions, waiting) = (*partitions, std::mem::take(waiting));
-                topic.state = known(partitions, *ask_after);
+                topic.state = known(partitions, *ask_after, topic.probing);
                 waiting
             }
             _ => Vec::new(),
@@ -346,7 +367,7 @@ impl Topics {
     }
 }
 
-pub(super) fn known(partitions: u32, ask_after: u64) -> State {
-    let lanes = (0..partitions).map(|_| Lane::cold()).collect();
+pub(super) fn known(partitions: u32, ask_after: u64, probe: bool) -> State {
+    let lanes = (0..partitions).map(|_| Lane::cold(probe)).collect();
     State::Known { lanes, ask_after }
 }

@@ -1,41 +1,67 @@
-//! A simulated Kafka and its producer: topics that come and go, lanes that deliver in order, reports
-//! that come later, and producers that were closed while their last requests are still under way.
+//! A simulated Kafka and the relay's two producers: topics that come and go, batches of which one
+//! event spoils all, lanes that deliver in order, reports that come later, and producers that were
+//! closed while their last requests are still under way.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use outbox_core::window::{Ticket, TopicAnswer};
+use outbox_core::window::{Dispatch, Ticket, TopicAnswer, Via};
 
 use crate::support::Rng;
 use crate::tables::EventNo;
 
+/// The most events that one request of the fast producer carries.
+const BATCH_EVENTS_MAX: usize = 4;
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
     Absent,
+    /// Metadata says so.
     Denied,
-    Present { partitions: u32 },
+    /// The brokers tell its partitions, and refuse what is written to it.
+    WriteDenied {
+        partitions: u32,
+    },
+    Present {
+        partitions: u32,
+    },
 }
 
-/// One producer's queue to one partition, in order.
-type Lanes = BTreeMap<(usize, u32), VecDeque<(Ticket, EventNo)>>;
+/// (careful, topic, partition): one producer's way to one partition.
+type Lane = (bool, usize, u32);
+
+/// What is under way, in order.
+type Lanes = BTreeMap<Lane, VecDeque<(Ticket, EventNo)>>;
 
 pub enum Report {
     Delivered(Ticket),
     TopicFailure(Ticket),
+    Refused { ticket: Ticket, careful: bool },
 }
 
 pub struct Broker {
     pub topics: Vec<Presence>,
     pub outage: bool,
+    /// Events that Kafka refuses, until they are mended.
+    pub poison: BTreeSet<EventNo>,
     /// (event, topic), in the order in which the brokers appended them.
     pub appended: Vec<(EventNo, usize)>,
+    /// The fast producer met an error that it does not survive.
+    pub fatal: bool,
     lanes: Lanes,
     /// What closed producers still had under way: it may land, in order, without a report.
     zombies: Vec<Lanes>,
-    reports: VecDeque<(Report, (usize, u32))>,
+    reports: VecDeque<(Report, Lane)>,
     /// Lanes with an acknowledgement that the relay has seen, and the number of open messages.
-    acknowledged: BTreeSet<(usize, u32)>,
-    open: BTreeMap<(usize, u32), usize>,
+    acknowledged: BTreeSet<Lane>,
+    open: BTreeMap<Lane, usize>,
     this_producer: BTreeSet<EventNo>,
+}
+
+/// What a broker says to a request.
+enum Outcome {
+    Appended,
+    TopicFailure,
+    Refused,
 }
 
 impl Broker {
@@ -43,7 +69,9 @@ impl Broker {
         Broker {
             topics: vec![Presence::Absent; topics],
             outage: false,
+            poison: BTreeSet::new(),
             appended: Vec::new(),
+            fatal: false,
             lanes: Lanes::new(),
             zombies: Vec::new(),
             reports: VecDeque::new(),
@@ -53,8 +81,9 @@ impl Broker {
         }
     }
 
-    pub fn close_producer(&mut self) {
+    pub fn close_producers(&mut self) {
         self.zombies.push(std::mem::take(&mut self.lanes));
+        self.fatal = false;
         self.reports.clear();
         self.acknowledged.clear();
         self.open.clear();
@@ -62,76 +91,113 @@ impl Broker {
     }
 
     /// A lane without an acknowledgement may have one open message only: a broker without a state
-    /// for this producer would append the second though it refused the first.
-    pub fn send(&mut self, ticket: Ticket, event: EventNo, topic: usize, partition: u32) -> Result<(), String> {
-        let lane = (topic, partition);
-        let open = self.open.entry(lane).or_default();
-        *open += 1;
-        if *open > 1 && !self.acknowledged.contains(&lane) {
-            return Err(format!("event {event} was sent to cold lane {lane:?} behind another"));
+    /// for this producer would append the second though it refused the first. And a careful one is
+    /// alone in its partition, or a later event could go before it.
+    pub fn send(&mut self, dispatch: Dispatch, event: EventNo, topic: usize) -> Result<(), String> {
+        let careful = dispatch.via == Via::Careful;
+        let lane = (careful, topic, dispatch.partition);
+        let open = |lane: Lane| self.open.get(&lane).copied().unwrap_or(0);
+        if open((!careful, topic, dispatch.partition)) > 0 {
+            return Err(format!(
+                "event {event} was sent to {lane:?} beside one of the other producer"
+            ));
         }
-        if self.in_doubt(topic) {
-            self.reports.push_back((Report::TopicFailure(ticket), lane));
+        if open(lane) > 0 && (careful || !self.acknowledged.contains(&lane)) {
+            return Err(format!("event {event} was sent to {lane:?}, where it is not alone"));
+        }
+        *self.open.entry(lane).or_default() += 1;
+        if self.fatal && !careful {
+            // A broken producer takes nothing any more.
+        } else if self.in_doubt(careful, topic) {
+            self.reports.push_back((Report::TopicFailure(dispatch.ticket), lane));
         } else {
-            self.lanes.entry(lane).or_default().push_back((ticket, event));
+            self.lanes.entry(lane).or_default().push_back((dispatch.ticket, event));
         }
         Ok(())
     }
 
-    /// The producer does not take a topic for known again while the relay has yet to hear that it failed.
-    fn in_doubt(&self, topic: usize) -> bool {
-        let failed =
-            |(report, lane): &(Report, (usize, u32))| matches!(report, Report::TopicFailure(_)) && lane.0 == topic;
+    /// A producer does not take a topic for known again while the relay has yet to hear that it failed.
+    fn in_doubt(&self, careful: bool, topic: usize) -> bool {
+        let failed = |(report, lane): &(Report, Lane)| {
+            matches!(report, Report::TopicFailure(_)) && (lane.0, lane.1) == (careful, topic)
+        };
         self.reports.iter().any(failed)
     }
 
     pub fn set_topic(&mut self, topic: usize, presence: Presence) {
         self.topics[topic] = presence;
-        if matches!(presence, Presence::Present { .. }) {
+        if matches!(presence, Presence::Present { .. } | Presence::WriteDenied { .. }) {
             return;
         }
         // All that is open for the topic fails, in order.
-        for (&lane, queue) in self.lanes.iter_mut().filter(|(lane, _)| lane.0 == topic) {
+        for (&lane, queue) in self.lanes.iter_mut().filter(|(lane, _)| lane.1 == topic) {
             self.reports
                 .extend(queue.drain(..).map(|(ticket, _)| (Report::TopicFailure(ticket), lane)));
         }
         for zombie in &mut self.zombies {
-            zombie.retain(|lane, _| lane.0 != topic);
+            zombie.retain(|lane, _| lane.1 != topic);
         }
     }
 
-    /// One message of one producer is appended, or all of one of its lanes fail, in order.
+    /// One request of one producer is answered.
     pub fn progress(&mut self, rng: &mut Rng) -> Result<(), String> {
         if self.outage {
             return Ok(());
         }
-        let producers = 1 + self.zombies.len();
-        let which = rng.below(producers);
-        let lanes = if which == 0 {
+        self.zombies
+            .retain(|lanes| lanes.values().any(|queue| !queue.is_empty()));
+        let which = rng.below(1 + self.zombies.len());
+        let alive = which == 0;
+        let lanes = if alive {
             &mut self.lanes
         } else {
             &mut self.zombies[which - 1]
         };
         lanes.retain(|_, queue| !queue.is_empty());
+        let fatal = self.fatal && alive;
+        let mut lanes: Vec<_> = lanes.iter_mut().filter(|(lane, _)| lane.0 || !fatal).collect();
         if lanes.is_empty() {
             return Ok(());
         }
         let place = rng.below(lanes.len());
-        let (&lane, queue) = lanes.iter_mut().nth(place).expect("a lane at this place");
-        if !matches!(self.topics[lane.0], Presence::Present { partitions } if lane.1 < partitions) {
-            let failed = queue.drain(..).map(|(ticket, _)| (Report::TopicFailure(ticket), lane));
-            if which == 0 {
-                self.reports.extend(failed);
+        let (&lane, queue) = lanes.swap_remove(place);
+        let (careful, topic, partition) = lane;
+        let most = if careful { 1 } else { BATCH_EVENTS_MAX.min(queue.len()) };
+        let batch: Vec<_> = queue.drain(..1 + rng.below(most)).collect();
+        let outcome = match self.topics[topic] {
+            Presence::Present { partitions } if partition < partitions => {
+                if batch.iter().any(|(_, event)| self.poison.contains(event)) {
+                    Outcome::Refused
+                } else {
+                    Outcome::Appended
+                }
             }
-            return Ok(());
+            _ => Outcome::TopicFailure,
+        };
+        let write_denied = matches!(self.topics[topic], Presence::WriteDenied { .. });
+        let mut failed_too = Vec::new();
+        match outcome {
+            Outcome::Appended => {}
+            Outcome::TopicFailure => failed_too.extend(queue.drain(..)),
+            // Gapless: nothing follows what was refused.
+            Outcome::Refused => queue.clear(),
         }
-        let (ticket, event) = queue.pop_front().expect("empty lanes are gone");
-        self.appended.push((event, lane.0));
-        if which == 0 {
-            if !self.this_producer.insert(event) {
-                return Err(format!("event {event} was delivered twice by one producer"));
+        self.fatal |= alive && !careful && (write_denied || matches!(outcome, Outcome::Refused));
+        for (ticket, event) in batch.into_iter().chain(failed_too) {
+            let report = match outcome {
+                Outcome::Appended => {
+                    self.appended.push((event, topic));
+                    if alive && !self.this_producer.insert(event) {
+                        return Err(format!("event {event} was delivered twice in one session"));
+                    }
+                    Report::Delivered(ticket)
+                }
+                Outcome::TopicFailure => Report::TopicFailure(ticket),
+                Outcome::Refused => Report::Refused { ticket, careful },
+            };
+            if alive {
+                self.reports.push_back((report, lane));
             }
-            self.reports.push_back((Report::Delivered(ticket), lane));
         }
         Ok(())
     }
@@ -150,7 +216,9 @@ impl Broker {
             _ if self.outage => TopicAnswer::NoAnswer,
             Presence::Absent => TopicAnswer::Missing("unknown topic".into()),
             Presence::Denied => TopicAnswer::Denied("not authorized".into()),
-            Presence::Present { partitions } => TopicAnswer::Partitions(partitions),
+            Presence::Present { partitions } | Presence::WriteDenied { partitions } => {
+                TopicAnswer::Partitions(partitions)
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use outbox_core::partition::murmur2;
-use outbox_core::window::{Fate, Limits, Meta, ParkReason, Source, TopicId, Window};
+use outbox_core::window::{Fate, Limits, Meta, ParkReason, Source, Ticket, TopicId, Window};
 
 use crate::broker::{Broker, Presence, Report};
 use crate::support::Rng;
@@ -18,6 +18,17 @@ pub enum Memory {
     Whole,
     /// Does not tell a new window of the parked rows.
     ForgetsHolds,
+    /// Does not remember what a refused batch held.
+    ForgetsSuspects,
+}
+
+/// How a session ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// Nothing outlives the process.
+    Crash,
+    /// The same process goes on.
+    Orderly,
 }
 
 pub struct Relay {
@@ -26,6 +37,11 @@ pub struct Relay {
     pub broker: Broker,
     pub now_ms: u64,
     pub mended: bool,
+    pub sessions: usize,
+    limits: Limits,
+    suspects: BTreeSet<[u8; 16]>,
+    /// Topics that the last session could not write to.
+    denied: Vec<String>,
     memory: Memory,
     read_pos: EventNo,
     step_rows_max: usize,
@@ -43,24 +59,34 @@ fn topic_no(window: &Window<Vec<EventNo>>, id: TopicId) -> usize {
         .expect("one of our topics")
 }
 
-fn new_window(rng: &mut Rng) -> Window<Vec<EventNo>> {
-    Window::new(Limits {
+fn new_limits(rng: &mut Rng) -> Limits {
+    Limits {
         max_bytes: 50 + rng.below(500) as u64,
         max_events: 5 + rng.below(30),
         retry_backoff_ms: 100,
         retry_backoff_max_ms: 10_000,
+        max_attempts: 1 + rng.below(3) as i32,
+        failed_holds: rng.one_in(2),
         seed: rng.next(),
-    })
+    }
 }
 
 impl Relay {
     pub fn new(rng: &mut Rng, memory: Memory) -> Relay {
+        let limits = new_limits(rng);
         Relay {
-            window: new_window(rng),
-            tables: Tables::default(),
+            window: Window::new(limits.clone()),
+            tables: Tables {
+                failed_holds: limits.failed_holds,
+                ..Tables::default()
+            },
             broker: Broker::new(TOPICS),
             now_ms: 1_000_000,
             mended: false,
+            sessions: 1,
+            limits,
+            suspects: BTreeSet::new(),
+            denied: Vec::new(),
             memory,
             read_pos: 0,
             step_rows_max: 1 + rng.below(7),
@@ -68,31 +94,40 @@ impl Relay {
         }
     }
 
-    /// Another session: a new producer, a new window, the settled cursor.
-    pub fn restart(&mut self, rng: &mut Rng) {
-        self.broker.close_producer();
+    /// Another session: new producers, a new window, the settled cursor.
+    pub fn restart(&mut self, ending: Ending) {
+        self.sessions += 1;
+        self.suspects.extend(self.window.suspects_left());
+        let denied = self.window.missing_topics().map(|(name, _)| name.to_string());
+        self.denied = denied.collect();
+        if ending == Ending::Crash || self.memory == Memory::ForgetsSuspects {
+            self.suspects.clear();
+            self.denied.clear();
+        }
+        self.broker.close_producers();
         self.questions.clear();
-        self.window = new_window(rng);
+        self.window = Window::new(self.limits.clone());
         self.read_pos = self.tables.ledger_pos;
+        self.window.suspect(std::mem::take(&mut self.suspects));
         if self.memory == Memory::ForgetsHolds {
             return;
         }
+        let failed_holds = self.limits.failed_holds;
         for aggregate in 0..AGGREGATES {
             let of_aggregate = |&(&event, _): &(&EventNo, _)| self.tables.log[event].aggregate == aggregate;
-            let reasons = self
-                .tables
-                .parked
-                .iter()
-                .filter(of_aggregate)
-                .map(|(_, row)| row.reason);
-            let rows = reasons.clone().filter(|reason| reason.holds()).count() as u64;
-            let blocking = reasons.filter(|reason| reason.blocks()).count() as u64;
+            let rows = self.tables.parked.iter().filter(of_aggregate);
+            let reasons = rows.map(|(_, row)| row.reason);
+            let rows = reasons.clone().filter(|reason| reason.holds(failed_holds)).count() as u64;
+            let blocking = reasons.filter(|reason| reason.blocks(failed_holds)).count() as u64;
             self.window.hold(key_of(aggregate), rows, blocking);
         }
         let topics: BTreeSet<usize> = self.tables.parked.values().filter_map(|row| row.topic).collect();
+        let topics = topics
+            .into_iter()
+            .map(topic_name)
+            .chain(std::mem::take(&mut self.denied));
         for topic in topics {
-            self.window
-                .assume_missing(&topic_name(topic), "missing".into(), self.now_ms);
+            self.window.assume_missing(&topic, "missing".into(), self.now_ms);
         }
     }
 
@@ -140,16 +175,16 @@ impl Relay {
                 ParkReason::Scheduled => log.available_at.is_none_or(|at| at <= self.now_ms),
                 ParkReason::Behind => draining.contains(&key_of(log.aggregate)),
                 ParkReason::Topic => row.topic.is_some_and(|topic| recovered.contains(&topic)),
-                ParkReason::Retry => self.tables.is_head(event),
+                ParkReason::Retry => row.due_ms <= self.now_ms,
                 _ => false,
             }
         };
         let due = self.tables.parked.iter().filter(due).take(self.step_rows_max);
-        let rows: Vec<(EventNo, ParkReason)> = due.map(|(&event, row)| (event, row.reason)).collect();
+        let rows: Vec<_> = due.map(|(&event, row)| (event, (row.reason, row.attempts))).collect();
         if rows.is_empty() {
             return;
         }
-        let parked = |(event, reason)| self.meta(event, Source::Parked { reason, attempts: 0 });
+        let parked = |(event, (reason, attempts))| self.meta(event, Source::Parked { reason, attempts });
         let metas: Vec<Meta> = rows.iter().copied().map(parked).collect();
         let body = rows.into_iter().map(|(event, _)| event).collect();
         self.window.open_step(None, metas, body, self.now_ms);
@@ -167,26 +202,53 @@ impl Relay {
             }
             let event = self.window.body(send.ticket.step)[send.ticket.index as usize];
             let topic = topic_no(&self.window, send.topic);
-            let refused = !matches!(self.broker.topics[topic], Presence::Present { .. }) && rng.one_in(2);
-            if refused {
+            let knows = matches!(
+                self.broker.topics[topic],
+                Presence::Present { .. } | Presence::WriteDenied { .. }
+            );
+            if !knows && rng.one_in(2) {
                 self.window
                     .report_topic_failure(send.ticket, "unknown topic".into(), self.now_ms);
             } else {
-                self.broker.send(send.ticket, event, topic, send.partition)?;
+                self.broker.send(send, event, topic)?;
             }
         }
         Ok(())
     }
 
-    pub fn take_report(&mut self) {
-        match self.broker.next_report() {
-            Some(Report::Delivered(ticket)) => self.window.report_delivered(ticket),
-            Some(Report::TopicFailure(ticket)) => {
+    /// Takes a report. One that the fast producer did not survive ends the session: with all reports
+    /// that are there, and what they say of the events.
+    pub fn take_report(&mut self, rng: &mut Rng) -> Result<(), String> {
+        let mut tickets: Vec<Ticket> = self.take_one_report().into_iter().flatten().collect();
+        if !self.broker.fatal {
+            return Ok(());
+        }
+        // After a fatal error some reports never come.
+        while !rng.one_in(8)
+            && let Some(ticket) = self.take_one_report()
+        {
+            tickets.extend(ticket);
+        }
+        self.suspects = self.window.refused(tickets).into_iter().collect();
+        self.settle(rng, false)?;
+        self.restart(Ending::Orderly);
+        Ok(())
+    }
+
+    /// None: there is no report. Else the ticket of an event of a refused batch, if it is one.
+    fn take_one_report(&mut self) -> Option<Option<Ticket>> {
+        match self.broker.next_report()? {
+            Report::Delivered(ticket) => self.window.report_delivered(ticket),
+            Report::TopicFailure(ticket) => {
                 self.window
                     .report_topic_failure(ticket, "unknown topic".into(), self.now_ms);
             }
-            None => {}
+            Report::Refused { ticket, careful: true } => {
+                self.window.report_refused(ticket, "too large".into(), self.now_ms);
+            }
+            Report::Refused { ticket, careful: false } => return Some(Some(ticket)),
         }
+        Some(None)
     }
 
     pub fn ask(&mut self) {
@@ -213,15 +275,15 @@ impl Relay {
             .take_settlement()
             .ok_or("settleable, but nothing to settle")?;
         if may_fail && rng.one_in(20) {
-            self.restart(rng);
+            self.restart(Ending::Orderly);
             return Ok(());
         }
         let published = self.broker.appended.iter().map(|&(event, _)| event).collect();
         self.tables
-            .settle(&settlement, &published, |id| topic_no(&self.window, id))?;
+            .settle(&settlement, &published, self.now_ms, |id| topic_no(&self.window, id))?;
         self.window.settled(&settlement);
         if may_fail && rng.one_in(40) {
-            self.restart(rng);
+            self.restart(Ending::Crash);
         }
         Ok(())
     }
@@ -229,13 +291,18 @@ impl Relay {
     /// The operator has every event that was given up sent again.
     pub fn retry_failed(&mut self) {
         self.mended = true;
-        for row in self
-            .tables
-            .parked
-            .values_mut()
-            .filter(|row| row.reason == ParkReason::Failed)
-        {
-            row.reason = ParkReason::Retry;
+        self.broker.poison.clear();
+        let mut changed = false;
+        for row in self.tables.parked.values_mut() {
+            if row.reason == ParkReason::Failed {
+                row.reason = ParkReason::Retry;
+                row.due_ms = 0;
+                changed = true;
+            }
+        }
+        if changed && !self.limits.failed_holds {
+            // The rows hold their aggregates again.
+            self.restart(Ending::Orderly);
         }
     }
 }

@@ -17,16 +17,23 @@ pub struct Event {
     pub available_at: Option<u64>,
     /// Cannot be published until the operator has mended it.
     pub defect: bool,
+    /// Kafka refuses it until then.
+    pub poison: bool,
 }
 
 #[derive(Clone, Debug)]
 pub struct Parked {
     pub reason: ParkReason,
     pub topic: Option<usize>,
+    pub attempts: i32,
+    /// Of one to be retried.
+    pub due_ms: u64,
 }
 
 #[derive(Default)]
 pub struct Tables {
+    /// Whether a given up event holds its aggregate.
+    pub failed_holds: bool,
     pub log: Vec<Event>,
     pub parked: BTreeMap<EventNo, Parked>,
     /// Events below it were read by settled steps.
@@ -63,30 +70,40 @@ impl Tables {
         &mut self,
         settlement: &Settlement,
         published: &BTreeSet<EventNo>,
+        now_ms: u64,
         topic_no: impl Fn(outbox_core::window::TopicId) -> usize,
     ) -> Result<(), String> {
         for park in &settlement.parks {
+            let event = event_no(park.event_id);
+            self.check_attempts(event, 0, park.attempts, park.reason)?;
             let row = Parked {
                 reason: park.reason,
                 topic: park.topic.map(&topic_no),
+                attempts: park.attempts,
+                due_ms: now_ms + park.retry_in_ms.unwrap_or(0),
             };
-            if self.parked.insert(event_no(park.event_id), row).is_some() {
-                return Err(format!("event {} was parked twice", event_no(park.event_id)));
+            if self.parked.insert(event, row).is_some() {
+                return Err(format!("event {event} was parked twice"));
             }
         }
         for repark in &settlement.reparks {
             let event = event_no(repark.event_id);
             let row = self
                 .parked
-                .get_mut(&event)
+                .get(&event)
+                .cloned()
                 .ok_or(format!("event {event} is not parked"))?;
             if row.reason != repark.from {
                 return Err(format!("event {event} has reason {}, not {}", row.reason, repark.from));
             }
-            *row = Parked {
+            self.check_attempts(event, row.attempts, repark.attempts, repark.reason)?;
+            let row = Parked {
                 reason: repark.reason,
                 topic: repark.topic.map(&topic_no),
+                attempts: repark.attempts,
+                due_ms: now_ms + repark.retry_in_ms.unwrap_or(0),
             };
+            self.parked.insert(event, row);
         }
         for unpark in &settlement.unparks {
             let event = event_no(unpark.event_id);
@@ -115,12 +132,16 @@ impl Tables {
         Ok(())
     }
 
-    /// Whether a row may be sent again by itself: no other blocking row of its aggregate is before it.
-    pub fn is_head(&self, event: EventNo) -> bool {
-        let aggregate = self.log[event].aggregate;
-        let before = self.parked.range(..event);
-        !before
-            .into_iter()
-            .any(|(&other, row)| self.log[other].aggregate == aggregate && row.reason.blocks())
+    /// An attempt counts only against an event that is at fault itself, and then it does count.
+    fn check_attempts(&self, event: EventNo, before: i32, now: i32, reason: ParkReason) -> Result<(), String> {
+        let own_fault = matches!(reason, ParkReason::Retry | ParkReason::Failed);
+        let row = &self.log[event];
+        if own_fault && !row.defect && !row.poison {
+            return Err(format!("event {event} is blamed ({reason}) and innocent"));
+        }
+        if now != before + i32::from(own_fault) {
+            return Err(format!("event {event} has {now} attempts after {before}, now {reason}"));
+        }
+        Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! The window's rules one by one, as small stories: for each what it is that a user would lose without it.
 
+mod careful;
 mod parking;
 mod sending;
 mod topics;
@@ -29,6 +30,8 @@ fn limits() -> Limits {
         max_events: 100,
         retry_backoff_ms: 1_000,
         retry_backoff_max_ms: 60_000,
+        max_attempts: 5,
+        failed_holds: true,
         seed: 1,
     }
 }

@@ -63,7 +63,8 @@ fn a_failure_ahead_of_a_given_up_event_does_not_wait_for_the_operator() {
     let settlement = story.settle();
     assert_eq!(
         parks(&settlement),
-        [(1, ParkReason::Topic), (2, ParkReason::Topic), (3, ParkReason::Failed)]
+        [(1, ParkReason::Topic), (2, ParkReason::Behind), (3, ParkReason::Behind)],
+        "3 is found faulty again when it is its turn"
     );
 }
 

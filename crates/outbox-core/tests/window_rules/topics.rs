@@ -87,7 +87,7 @@ fn a_failure_report_parks_the_event_and_what_waits_for_the_topic() {
     assert_eq!(story.send_all().len(), 3);
     story.log(&[(4, "b", "t"), (5, "c", "t")]);
     story.fail((1, 0));
-    // 4 and 5 were not sent and are parked now; 2 fails only afterwards, and is ahead of 4 all the same.
+    // 4 and 5 were not sent and are parked now; 2 fails only afterwards, and is ahead of 4 all the same: 4 waits behind it.
     assert_eq!(story.send_all(), []);
     story.fail((1, 1));
     story.fail((1, 2));
@@ -97,7 +97,7 @@ fn a_failure_report_parks_the_event_and_what_waits_for_the_topic() {
         reasons[..3],
         [(1, ParkReason::Topic), (2, ParkReason::Topic), (3, ParkReason::Behind)]
     );
-    assert_eq!(reasons[3..], [(4, ParkReason::Topic), (5, ParkReason::Topic)]);
+    assert_eq!(reasons[3..], [(4, ParkReason::Behind), (5, ParkReason::Topic)]);
 }
 
 #[test]
