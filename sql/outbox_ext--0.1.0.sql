@@ -384,7 +384,7 @@ CREATE VIEW @extschema@.outbox_status AS
       FROM waiting w CROSS JOIN @extschema@.outbox_relay() r LEFT JOIN @extschema@.outbox_lease s ON true;
 COMMENT ON VIEW @extschema@.outbox_status IS 'One row: where this database''s outbox stands. Cheap whatever the log holds; works without a relay and on a standby.';
 COMMENT ON COLUMN @extschema@.outbox_status.state IS
-    'no relay, starting, running, idle, no brokers, disabled, foreign rows, outage, refused, misconfigured or damaged; the manual explains each.';
+    'no relay, starting, running, idle, no brokers, disabled, foreign rows, outage, misconfigured or damaged; the manual explains each.';
 COMMENT ON COLUMN @extschema@.outbox_status.waiting IS 'Events not published yet, without failed and discarded ones; exact to 10,000.';
 COMMENT ON COLUMN @extschema@.outbox_status.waiting_is_estimate IS 'True when waiting, or a count in parked, is beyond 10,000 and so an estimate (waiting) or a floor (parked).';
 COMMENT ON COLUMN @extschema@.outbox_status.oldest_due_age IS 'Age of the oldest event that is due and not published: the lag. NULL when nothing waits.';
