@@ -60,7 +60,7 @@ start_postgres() {
     local build schema
     build=$(cksum <"$TARGET/release/liboutbox_ext.so")
     schema=$(cat "$ROOT"/sql/outbox_ext--*.sql | cksum)
-    [ -d "$PG_DIR/data" ] || "$ROOT/scripts/cluster" create "$PG_DIR"
+    [ -d "$PG_DIR/data" ] || "$ROOT/scripts/cluster" create "$PG_DIR" max_prepared_transactions=10
     if "$ROOT/scripts/cluster" running "$PG_DIR" && [ "$(cat "$DEMO/build" 2>/dev/null)" != "$build" ]; then
         "$ROOT/scripts/cluster" stop "$PG_DIR"
     fi

@@ -40,6 +40,10 @@ CREATE FUNCTION @extschema@.outbox_event_is_sound(
 COMMENT ON FUNCTION @extschema@.outbox_event_is_sound(xid8, timestamptz, text, text, text, text, jsonb) IS
     'True, or an error that says what is wrong: the xid of the inserting transaction, types of 1 to 255 bytes, an id of at most 1024, a legal topic, headers that are an object of strings without our names, a finite time.';
 
+CREATE FUNCTION @extschema@.outbox_note_removal() RETURNS trigger
+    LANGUAGE c AS 'MODULE_PATHNAME', 'outbox_note_removal_wrapper';
+COMMENT ON FUNCTION @extschema@.outbox_note_removal() IS 'Tells the relay that events were deleted, so that it forgets what it has parked of them.';
+
 CREATE TABLE @extschema@.outbox_log (
     -- fixed-width columns first: their offsets are constant, which makes reading a row cheaper
     event_id uuid NOT NULL DEFAULT @extschema@.outbox_new_event_id(),
@@ -67,6 +71,10 @@ CREATE TRIGGER outbox_log_restamp BEFORE INSERT ON @extschema@.outbox_log
 ALTER TABLE @extschema@.outbox_log ENABLE ALWAYS TRIGGER outbox_log_restamp;
 CREATE TRIGGER outbox_log_refuse_update BEFORE UPDATE ON @extschema@.outbox_log
     FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.outbox_refuse_update();
+CREATE TRIGGER outbox_log_note_delete AFTER DELETE ON @extschema@.outbox_log
+    FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.outbox_note_removal();
+CREATE TRIGGER outbox_log_note_truncate AFTER TRUNCATE ON @extschema@.outbox_log
+    FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.outbox_note_removal();
 COMMENT ON TABLE @extschema@.outbox_log IS 'Append-only log of events. A row is written once, at emit, and never touched until it is deleted by age. COPY goes here; INSERT and SELECT go through outbox_event.';
 COMMENT ON COLUMN @extschema@.outbox_log.event_id IS 'Identity of the event; the record header "id". UUID version 7 unless given.';
 COMMENT ON COLUMN @extschema@.outbox_log.seq IS 'Order of emission. First deliveries of an aggregate follow it.';
@@ -82,6 +90,8 @@ COMMENT ON COLUMN @extschema@.outbox_log.payload IS 'The record''s value is payl
 COMMENT ON CONSTRAINT outbox_log_pkey ON @extschema@.outbox_log IS 'An event id is used once.';
 COMMENT ON CONSTRAINT outbox_log_event_is_sound ON @extschema@.outbox_log IS 'What an event must be; one constraint, for each costs every INSERT statement. Refuses a row whose xid is not that of the inserting transaction. The relay does not run without it.';
 COMMENT ON TRIGGER outbox_log_restamp ON @extschema@.outbox_log IS 'Changes only rows that bring a foreign xid; ENABLE ALWAYS, so that logical replication fires it too. The relay does not run without it.';
+COMMENT ON TRIGGER outbox_log_note_delete ON @extschema@.outbox_log IS 'The relay forgets what it has parked of deleted events.';
+COMMENT ON TRIGGER outbox_log_note_truncate ON @extschema@.outbox_log IS 'The relay forgets what it has parked of deleted events.';
 COMMENT ON TRIGGER outbox_log_refuse_update ON @extschema@.outbox_log IS 'Events never change.';
 COMMENT ON INDEX @extschema@.outbox_log_seq_idx IS 'New events in order.';
 COMMENT ON INDEX @extschema@.outbox_log_xid_seq_idx IS 'Late events: those of transactions that committed after the cursor had passed their seq.';
@@ -153,7 +163,7 @@ CREATE TABLE @extschema@.outbox_parked (
 );
 CREATE INDEX outbox_parked_reason_idx ON @extschema@.outbox_parked (reason, available_at, seq);
 CREATE INDEX outbox_parked_aggregate_idx ON @extschema@.outbox_parked (aggregate_key, seq);
-CREATE INDEX outbox_parked_topic_idx ON @extschema@.outbox_parked (topic, seq) WHERE reason = 'topic';
+CREATE INDEX outbox_parked_topic_idx ON @extschema@.outbox_parked (topic, seq) WHERE reason IN ('topic', 'partition');
 COMMENT ON TABLE @extschema@.outbox_parked IS 'The exceptions: events that the cursor has passed and that are not published yet, or never will be.';
 COMMENT ON COLUMN @extschema@.outbox_parked.event_id IS 'The event.';
 COMMENT ON COLUMN @extschema@.outbox_parked.aggregate_key IS '128-bit hash of (aggregate_type, aggregate_id), by which the relay finds what an aggregate holds back.';
@@ -162,11 +172,11 @@ COMMENT ON COLUMN @extschema@.outbox_parked.available_at IS 'When it is due (sch
 COMMENT ON COLUMN @extschema@.outbox_parked.parked_at IS 'When it was parked.';
 COMMENT ON COLUMN @extschema@.outbox_parked.attempts IS 'How often it was refused by its own fault. Outages do not count.';
 COMMENT ON COLUMN @extschema@.outbox_parked.reason IS
-    'scheduled: its own available_at is to come; topic: its topic cannot be written now; behind: an earlier event of its aggregate is parked; failed: given up, last_error says why; retry, suspect, partition: waiting to be sent again; discarded: by an operator.';
+    'scheduled: its own available_at is to come; topic: its topic cannot be written now; partition: its partition does not answer while others do; behind: an earlier event of its aggregate is parked; failed: given up, last_error says why; retry: refused, and to be sent again; suspect: kept for later use; discarded: by an operator.';
 COMMENT ON COLUMN @extschema@.outbox_parked.aggregate_type IS 'Its aggregate type.';
 COMMENT ON COLUMN @extschema@.outbox_parked.aggregate_id IS 'Its aggregate id.';
-COMMENT ON COLUMN @extschema@.outbox_parked.topic IS 'The topic it waits for (topic).';
-COMMENT ON COLUMN @extschema@.outbox_parked.last_error IS 'Why it was parked, for topic and failed.';
+COMMENT ON COLUMN @extschema@.outbox_parked.topic IS 'The topic it waits for (topic, partition).';
+COMMENT ON COLUMN @extschema@.outbox_parked.last_error IS 'Why it was parked, for topic, partition, retry and failed.';
 COMMENT ON INDEX @extschema@.outbox_parked_reason_idx IS 'What is due; how many by reason.';
 COMMENT ON INDEX @extschema@.outbox_parked_aggregate_idx IS 'What waits in one aggregate, in order.';
 COMMENT ON INDEX @extschema@.outbox_parked_topic_idx IS 'What waits for one topic, in order.';
@@ -233,7 +243,7 @@ COMMENT ON FUNCTION @extschema@.outbox_discard(uuid, text) IS
     'Lets an event that was given up go: it is never published, and what waits behind it is. False when it is not one.';
 
 CREATE FUNCTION @extschema@.outbox_relay(
-    OUT pid integer, OUT state text, OUT read_pos bigint, OUT read_xmax xid8, OUT in_flight bigint, OUT in_flight_bytes bigint,
+    OUT pid integer, OUT state text, OUT read_pos bigint, OUT read_snapshot text, OUT in_flight bigint, OUT in_flight_bytes bigint,
     OUT published bigint, OUT last_published_at timestamptz, OUT heartbeat_age interval, OUT last_error text) RETURNS record
     LANGUAGE c VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'outbox_relay_wrapper';
 COMMENT ON FUNCTION @extschema@.outbox_relay() IS
@@ -252,7 +262,7 @@ CREATE VIEW @extschema@.outbox_event AS
                        WHEN p.reason IS NOT NULL THEN 'retrying'
                        WHEN l.seq <= c.pos AND (pg_catalog.pg_visible_in_snapshot(l.xid, c.snapshot)
                             OR (pg_catalog.pg_visible_in_snapshot(l.xid, c.walk_snapshot) AND (l.xid, l.seq) <= (c.walk_xid, c.walk_seq))) THEN 'published'
-                       WHEN r.pid IS NOT NULL AND l.seq <= r.read_pos AND l.xid < r.read_xmax THEN 'leased'
+                       WHEN r.pid IS NOT NULL AND l.seq <= r.read_pos AND pg_catalog.pg_visible_in_snapshot(l.xid, r.read_snapshot::pg_snapshot) THEN 'leased'
                        WHEN l.available_at > pg_catalog.now() THEN 'scheduled'
                        ELSE 'pending'
                    END
@@ -265,10 +275,10 @@ CREATE VIEW @extschema@.outbox_event AS
                   FROM @extschema@.outbox_batch b WHERE b.unparked @> ARRAY[l.event_id] ORDER BY b.batch_no DESC LIMIT 1),
                0) AS attempts,
            (SELECT s.lease_token FROM @extschema@.outbox_lease s CROSS JOIN @extschema@.outbox_relay() r CROSS JOIN @extschema@.outbox_cursor c
-             WHERE r.pid = s.pid AND l.seq <= r.read_pos AND l.xid < r.read_xmax
+             WHERE r.pid = s.pid AND l.seq <= r.read_pos AND pg_catalog.pg_visible_in_snapshot(l.xid, r.read_snapshot::pg_snapshot)
                AND NOT (l.seq <= c.pos AND pg_catalog.pg_visible_in_snapshot(l.xid, c.snapshot))) AS lease_token,
            (SELECT s.lease_until FROM @extschema@.outbox_lease s CROSS JOIN @extschema@.outbox_relay() r CROSS JOIN @extschema@.outbox_cursor c
-             WHERE r.pid = s.pid AND l.seq <= r.read_pos AND l.xid < r.read_xmax
+             WHERE r.pid = s.pid AND l.seq <= r.read_pos AND pg_catalog.pg_visible_in_snapshot(l.xid, r.read_snapshot::pg_snapshot)
                AND NOT (l.seq <= c.pos AND pg_catalog.pg_visible_in_snapshot(l.xid, c.snapshot))) AS lease_until,
            CASE WHEN EXISTS (SELECT FROM @extschema@.outbox_parked p WHERE p.event_id = l.event_id) THEN NULL
                 ELSE COALESCE(
@@ -415,6 +425,7 @@ SELECT pg_catalog.pg_extension_config_dump('@extschema@.consumed_event', '');
 REVOKE ALL ON FUNCTION @extschema@.outbox_announce() FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.outbox_restamp() FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.outbox_refuse_update() FROM PUBLIC;
+REVOKE ALL ON FUNCTION @extschema@.outbox_note_removal() FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.outbox_emit(text, text, text, jsonb, jsonb, text, uuid, timestamptz) FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.inbox_try_consume(text, uuid) FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.outbox_arm() FROM PUBLIC;

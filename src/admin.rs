@@ -48,7 +48,15 @@ fn outbox_discard(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     if args.datum(0).is_none() {
         null("event_id");
     }
-    let reason = args.text(1).unwrap_or_else(|| null("reason"));
+    let reason = args.text(1).unwrap_or_default();
+    if reason.trim().is_empty() {
+        raise(
+            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+            "reason must not be empty".to_owned(),
+            None,
+            "Say why the event is let go; it stays with the event.",
+        );
+    }
     let sql = format!(
         "UPDATE {}.outbox_parked SET reason = 'discarded', available_at = NULL, last_error = pg_catalog.concat('discarded by ', session_user, ': ', $2, \
          ' (', last_error, ')') WHERE reason = 'failed' AND event_id = $1",

@@ -1,4 +1,5 @@
-//! Foreign rows: rows of outbox_log that bring an xid of their own (a restore, a clone's import, logical replication), and the UPDATE that is refused.
+//! Foreign rows: rows of outbox_log that bring an xid of their own (a restore, a clone's import, logical replication), and what else happens to
+//! events from outside: the UPDATE that is refused, the DELETE and TRUNCATE that the relay is told of.
 //!
 //! A foreign row is re-stamped with the xid of the transaction that inserts it, so that the cursor finds it; it keeps its seq, so that a restore keeps
 //! its order; and it sets a stop, so that a restored copy does not publish its original's events. `outbox_arm()` lifts the stop.
@@ -86,6 +87,13 @@ fn outbox_refuse_update() -> Returned {
         Some("outbox_log is append-only; state, attempts and published_at of outbox_event are computed.".to_owned()),
         "Emit another event with outbox_emit(). There is nothing to mark as published: the relay keeps a cursor.",
     )
+}
+
+/// Triggers `outbox_log_note_delete` and `outbox_log_note_truncate`: AFTER, for each statement.
+#[pg_extern(sql = false)]
+fn outbox_note_removal() -> Returned {
+    wakeup::rows_removed_at_commit();
+    Returned(pg_sys::Datum::from(0))
 }
 
 /// SQL `outbox_arm()`: lifts the stop. Waits for transactions that are bringing foreign rows in.

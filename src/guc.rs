@@ -72,13 +72,13 @@ pub fn define() {
         database(),
         plain,
     );
-    GucRegistry::define_string_guc(
+    string_with_check(
         c"outbox_ext.brokers",
         c"Kafka brokers to start from, as host:port, separated by commas.",
         c"Empty: events wait.",
         &BROKERS,
-        database(),
         plain,
+        check_brokers,
     );
     string_with_check(
         c"outbox_ext.topic",
@@ -367,6 +367,22 @@ fn string_with_check(
             None,
             None,
         )
+    }
+}
+
+#[allow(unsafe_code, reason = "a hook that PostgreSQL calls")]
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn check_brokers(
+    value: *mut *mut c_char,
+    _extra: *mut *mut c_void,
+    _source: pg_sys::GucSource::Type,
+) -> bool {
+    // SAFETY: PostgreSQL passes the new value.
+    unsafe {
+        accept(value, |text| {
+            let hint = "Write host:port, several separated by commas; the port may be left out and is 9092 then.";
+            outbox_kafka::check_brokers(text).map_err(|error| (error, hint.to_owned()))
+        })
     }
 }
 

@@ -14,6 +14,7 @@ use crate::pg::{runtime, worker};
 use crate::place::Place;
 use crate::relay::store;
 use crate::shmem::{Slot, board};
+use crate::wakeup;
 use pgrx::prelude::*;
 
 /// Rows of one transaction: some 20 ms.
@@ -57,6 +58,7 @@ pub extern "C-unwind" fn outbox_janitor_main(argument: pg_sys::Datum) {
     runtime::on_exit(left);
     worker::connect(pg_sys::Oid::from(slot.database()));
     store::prepare_session();
+    wakeup::delete_quietly();
     runtime::report_activity("deletes published events older than outbox_ext.retention");
     if let Err(error) = sweep(&Settings::current()) {
         pgrx::log!(

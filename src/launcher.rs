@@ -7,7 +7,8 @@
 //!   unknown --(launcher start, CREATE EXTENSION's commit, new in pg_database)--> wanted
 //!   wanted --(a free slot and a worker process)--> Starting --(the process connected)--> Running
 //!   Running --Absent: no extension here--> known to be without: nothing until asked again
-//!   Running --Left: settings changed, SIGTERM--> wanted, at once
+//!   Running --Left: settings of the database changed--> wanted, at once
+//!   Running --Terminated: SIGTERM--> wanted, after a second, if the database is still there
 //!   Running --Failed, or gone without a word--> wanted, after a pause that doubles
 //!   Running --has work and does not move for lease_duration--> wanted: a successor with a new token; the frozen one sees its slot taken
 //! ```
@@ -31,8 +32,14 @@ const RESTART_SECONDS: i32 = 1;
 const NEW_DATABASES_MS: u64 = 60_000;
 /// A process that was asked for and did not appear for this long did not start (fork failed, or its database is locked).
 const START_TIMEOUT_MS: u64 = 15_000;
+/// Relays at work are looked after this often, even when nothing sets our latch.
+const SLOT_LOOK_MS: u64 = 10_000;
 /// Databases being looked at at once, beside those served: each look takes a worker process for a moment.
 const PROBES_AT_ONCE: usize = 2;
+/// A relay that was terminated is started again after this: a DROP DATABASE that terminated it is over by then.
+const AFTER_SIGTERM_MS: u64 = 1_000;
+/// A look at pg_database this recent is good enough.
+const SAME_LOOK_MS: u64 = 200;
 /// No worker process was free: try again after this.
 const NO_WORKER_MS: u64 = 1_000;
 /// Say so in the log at most this often.
@@ -105,14 +112,17 @@ impl Launcher {
             self.look_for_databases(settings, now);
         }
         for database in requests {
-            if let Some(known) = self.databases.get_mut(&database)
-                && known.slot.is_none()
-            {
+            if let Some(known) = self.databases.get_mut(&database) {
+                // With a process at work too: it may have looked for the extension just before it was created.
                 known.wanted_at = Some(now);
                 known.backoff.reset();
             }
         }
         self.follow_slots(settings, now);
+        // One that ended, ended perhaps because its database is gone.
+        if self.looked_at.is_none_or(|at| now > at + SAME_LOOK_MS) && self.due(now).next().is_some() {
+            self.look_for_databases(settings, now);
+        }
         self.start_wanted(now)
     }
 
@@ -185,28 +195,33 @@ impl Launcher {
             slot.free();
             known.slot = None;
             known.wanted_at = match outcome {
-                Phase::Absent => None,
+                Phase::Absent => known.wanted_at,
                 Phase::Left => Some(now),
+                Phase::Terminated => Some(now + AFTER_SIGTERM_MS),
                 _ => Some(now + known.backoff.next_delay_ms()),
             };
-            if outcome == Phase::Failed {
-                // Perhaps because the database is gone.
-                self.looked_at = None;
-            }
             pgrx::debug1!("outbox_ext: relay of database {database} ended: {outcome:?}");
         }
+    }
+
+    /// Databases whose relay is to be started now.
+    fn due(&self, now: u64) -> impl Iterator<Item = u32> {
+        let is_due = move |known: &Known| known.slot.is_none() && known.wanted_at.is_some_and(|at| at <= now);
+        self.databases
+            .iter()
+            .filter(move |(_, known)| is_due(known))
+            .map(|(&oid, _)| oid)
     }
 
     /// Starts what is due; returns how long until something else is.
     fn start_wanted(&mut self, now: u64) -> u64 {
         let mut probing = self.board_count(Phase::Starting);
         let mut pause = NEW_DATABASES_MS;
-        let mut due: Vec<u32> = Vec::new();
-        for (oid, known) in &self.databases {
+        let mut due: Vec<u32> = self.due(now).collect();
+        for known in self.databases.values() {
             match known.wanted_at {
-                Some(at) if known.slot.is_none() && at <= now => due.push(*oid),
-                Some(at) if known.slot.is_none() => pause = pause.min(at - now),
-                _ if known.slot.is_some() => pause = pause.min(10_000),
+                Some(at) if known.slot.is_none() && at > now => pause = pause.min(at - now),
+                _ if known.slot.is_some() => pause = pause.min(SLOT_LOOK_MS),
                 _ => {}
             }
         }
@@ -221,7 +236,7 @@ impl Launcher {
             }
             probing += 1;
         }
-        if self.looked_at.is_none() { 0 } else { pause }
+        pause
     }
 
     fn board_count(&self, phase: Phase) -> usize {

@@ -1,25 +1,28 @@
 //! Shared memory: one slot for each database that a relay serves, and the launcher's latch. Everything here can be derived again from the tables
 //! and is empty after a crash restart.
 //!
-//! Only atomics, so that a committing backend can wake a relay without a lock; the one text (the last error) has a lock of its own.
+//! Only atomics, so that a committing backend can wake a relay without a lock; texts have a lock of their own.
 //! Without shared_preload_libraries there is no shared memory: [`board`] is None, and callers do without.
 
 use crate::pg::runtime;
+use outbox_core::snapshot::Snapshot;
 use pgrx::lwlock::PgLwLock;
 use pgrx::shmem::AssertPGRXSharedMemory;
 use pgrx::{PgAtomic, pg_guard, pg_shmem_init};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Databases that can be served at once. A slot takes about 700 bytes of shared memory.
+/// Databases that can be served at once. A slot takes about 1,700 bytes of shared memory.
 pub const SLOTS: usize = 64;
 const ERROR_BYTES: usize = 510;
+/// Room for the text of a snapshot with some 100 running transactions.
+const SNAPSHOT_BYTES: usize = 1_000;
 
 #[allow(unsafe_code, reason = "the names are ours alone")]
 // SAFETY: no other object of shared memory has this name.
 static BOARD: PgAtomic<AssertPGRXSharedMemory<Board>> = unsafe { PgAtomic::new(c"outbox_ext board") };
 #[allow(unsafe_code, reason = "the names are ours alone")]
 // SAFETY: as above.
-static ERRORS: PgLwLock<AssertPGRXSharedMemory<[ErrorText; SLOTS]>> = unsafe { PgLwLock::new(c"outbox_ext errors") };
+static TEXTS: PgLwLock<AssertPGRXSharedMemory<[Texts; SLOTS]>> = unsafe { PgLwLock::new(c"outbox_ext texts") };
 /// Set in the postmaster and inherited by every process it forks.
 static PRELOADED: AtomicBool = AtomicBool::new(false);
 
@@ -31,11 +34,11 @@ pub fn request() {
     fn request_board() {
         pg_shmem_init!(BOARD = shareable(Board::empty()));
     }
-    pg_shmem_init!(ERRORS = shareable([ErrorText::EMPTY; SLOTS]));
+    pg_shmem_init!(TEXTS = shareable([Texts::EMPTY; SLOTS]));
     PRELOADED.store(true, Ordering::Relaxed);
 }
 
-/// For [`Board`], a struct of atomics, and [`ErrorText`], plain bytes.
+/// For [`Board`], a struct of atomics, and [`Texts`], plain bytes.
 #[allow(unsafe_code, reason = "a promise that pgrx asks for")]
 fn shareable<T>(value: T) -> AssertPGRXSharedMemory<T> {
     // SAFETY: neither has a pointer or a lock of its own, so every process may use it.
@@ -47,16 +50,43 @@ pub fn board() -> Option<&'static Board> {
     PRELOADED.load(Ordering::Relaxed).then(|| &**BOARD.get())
 }
 
+/// A text of at most N bytes.
 #[derive(Clone, Copy)]
-struct ErrorText {
+struct Text<const N: usize> {
     len: u16,
-    bytes: [u8; ERROR_BYTES],
+    bytes: [u8; N],
 }
 
-impl ErrorText {
-    const EMPTY: ErrorText = ErrorText {
-        len: 0,
-        bytes: [0; ERROR_BYTES],
+impl<const N: usize> Text<N> {
+    const EMPTY: Text<N> = Text { len: 0, bytes: [0; N] };
+
+    /// Takes the text, cut at a character's edge.
+    fn set(&mut self, text: &str) {
+        let mut end = text.len().min(N);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.len = end as u16;
+        self.bytes[..end].copy_from_slice(&text.as_bytes()[..end]);
+    }
+
+    /// None when it is empty.
+    fn get(&self) -> Option<String> {
+        (self.len > 0).then(|| String::from_utf8_lossy(&self.bytes[..self.len as usize]).into_owned())
+    }
+}
+
+/// The texts of a slot.
+#[derive(Clone, Copy)]
+struct Texts {
+    error: Text<ERROR_BYTES>,
+    snapshot: Text<SNAPSHOT_BYTES>,
+}
+
+impl Texts {
+    const EMPTY: Texts = Texts {
+        error: Text::EMPTY,
+        snapshot: Text::EMPTY,
     };
 }
 
@@ -77,10 +107,12 @@ pub enum Phase {
     Running = 2,
     /// Ended: the database has no extension.
     Absent = 3,
-    /// Ended for a reason that asks for a new one at once (settings of the database changed, SIGTERM).
+    /// Ended for a reason that asks for a new one at once: settings of the database changed.
     Left = 4,
     /// Ended by a failure: a new one after a pause.
     Failed = 5,
+    /// Ended by SIGTERM: perhaps because its database is being dropped.
+    Terminated = 6,
 }
 
 /// What the relay is doing, as outbox_status shows it.
@@ -138,13 +170,13 @@ pub struct Slot {
     heartbeat_ms: AtomicU64,
     state: AtomicU32,
     read_pos: AtomicI64,
-    read_xmax: AtomicU64,
     in_flight: AtomicU64,
     in_flight_bytes: AtomicU64,
     published: AtomicU64,
     last_published_at: AtomicI64,
     janitor: AtomicBool,
     new_session: AtomicBool,
+    rows_removed: AtomicBool,
 }
 
 impl Board {
@@ -162,13 +194,13 @@ impl Board {
                 heartbeat_ms: AtomicU64::new(0),
                 state: AtomicU32::new(State::Starting as u32),
                 read_pos: AtomicI64::new(i64::MIN),
-                read_xmax: AtomicU64::new(0),
                 in_flight: AtomicU64::new(0),
                 in_flight_bytes: AtomicU64::new(0),
                 published: AtomicU64::new(0),
                 last_published_at: AtomicI64::new(0),
                 janitor: AtomicBool::new(false),
                 new_session: AtomicBool::new(false),
+                rows_removed: AtomicBool::new(false),
             }),
         }
     }
@@ -227,6 +259,7 @@ impl Slot {
             3 => Phase::Absent,
             4 => Phase::Left,
             5 => Phase::Failed,
+            6 => Phase::Terminated,
             _ => Phase::Free,
         }
     }
@@ -318,16 +351,12 @@ impl Slot {
         self.state.store(state as u32, Ordering::Relaxed);
     }
 
-    pub fn set_read(&self, pos: i64, xmax: u64) {
+    pub fn set_read(&self, pos: i64) {
         self.read_pos.store(pos, Ordering::Relaxed);
-        self.read_xmax.store(xmax, Ordering::Relaxed);
     }
 
-    pub fn read(&self) -> (i64, u64) {
-        (
-            self.read_pos.load(Ordering::Relaxed),
-            self.read_xmax.load(Ordering::Relaxed),
-        )
+    pub fn read_pos(&self) -> i64 {
+        self.read_pos.load(Ordering::Relaxed)
     }
 
     pub fn set_in_flight(&self, events: u64, bytes: u64) {
@@ -365,6 +394,16 @@ impl Slot {
         self.new_session.swap(false, Ordering::AcqRel)
     }
 
+    /// Committing backend: events were deleted by somebody else than the janitor.
+    pub fn note_rows_removed(&self) {
+        self.rows_removed.store(true, Ordering::Release);
+    }
+
+    /// Relay: were events deleted since the last look?
+    pub fn take_rows_removed(&self) -> bool {
+        self.rows_removed.swap(false, Ordering::AcqRel)
+    }
+
     /// Janitor: it is this process's turn; false when another is at work.
     pub fn janitor_begins(&self) -> bool {
         !self.janitor.swap(true, Ordering::AcqRel)
@@ -380,26 +419,31 @@ impl Slot {
 
     /// Nothing is read or in flight: at the start and the end of a relay's work.
     pub fn clear_progress(&self) {
-        self.set_read(i64::MIN, 0);
+        self.set_read(i64::MIN);
         self.set_in_flight(0, 0);
     }
 }
 
 /// Sets the last error of a slot; an empty text clears it.
 pub fn set_error(slot: usize, text: &str) {
-    let mut end = text.len().min(ERROR_BYTES);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    let mut errors = ERRORS.exclusive();
-    let error = &mut errors[slot];
-    error.len = end as u16;
-    error.bytes[..end].copy_from_slice(&text.as_bytes()[..end]);
+    TEXTS.exclusive()[slot].error.set(text);
 }
 
 /// The last error of a slot.
 pub fn error(slot: usize) -> Option<String> {
-    let errors = ERRORS.share();
-    let error = &errors[slot];
-    (error.len > 0).then(|| String::from_utf8_lossy(&error.bytes[..error.len as usize]).into_owned())
+    TEXTS.share()[slot].error.get()
+}
+
+/// Sets the snapshot of a slot's last read, as pg_snapshot's text. Of one that is too long only what it sees for sure is kept.
+pub fn set_snapshot(slot: usize, snapshot: &Snapshot) {
+    let mut text = snapshot.to_string();
+    if text.len() > SNAPSHOT_BYTES {
+        text = format!("{0}:{0}:", snapshot.xmin);
+    }
+    TEXTS.exclusive()[slot].snapshot.set(&text);
+}
+
+/// The snapshot of a slot's last read.
+pub fn snapshot(slot: usize) -> Option<String> {
+    TEXTS.share()[slot].snapshot.get()
 }

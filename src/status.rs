@@ -2,7 +2,7 @@
 
 use crate::pg::call::{Args, Returned};
 use crate::pg::{catalog, record};
-use crate::shmem;
+use crate::shmem::{self, Phase};
 use pgrx::prelude::*;
 
 /// SQL `outbox_relay()`: one row; all NULL when no relay serves this database. The error's text may name brokers, and is shown only to roles that
@@ -18,9 +18,14 @@ fn outbox_relay(fcinfo: pg_sys::FunctionCallInfo) -> Returned {
         return Returned(record::build(fcinfo, &[None; 10]));
     };
     let running = slot.pid() != 0;
-    let (read_pos, read_xmax) = slot.read();
+    let state = match (running, slot.phase()) {
+        (true, _) => Some(slot.state().as_str()),
+        (false, Phase::Starting) => Some("starting"),
+        (false, _) => None,
+    };
     let (in_flight, in_flight_bytes) = slot.in_flight();
     let (published, published_at) = slot.published();
+    let snapshot = if running { shmem::snapshot(index) } else { None };
     let may_read_error = Args::new(fcinfo)
         .schema()
         .relation(c"outbox_status")
@@ -30,9 +35,9 @@ fn outbox_relay(fcinfo: pg_sys::FunctionCallInfo) -> Returned {
         fcinfo,
         &[
             running.then(|| record::int4(slot.pid())),
-            Some(record::text(slot.state().as_str())),
-            running.then(|| record::int8(read_pos)),
-            running.then(|| record::xid8(read_xmax)),
+            state.map(record::text),
+            running.then(|| record::int8(slot.read_pos())),
+            snapshot.map(|snapshot| record::text(&snapshot)),
             Some(record::int8(in_flight as i64)),
             Some(record::int8(in_flight_bytes as i64)),
             Some(record::int8(published as i64)),

@@ -12,6 +12,8 @@ thread_local! {
     static REGISTERED: Cell<bool> = const { Cell::new(false) };
     static RELAY: Cell<bool> = const { Cell::new(false) };
     static NEW_SESSION: Cell<bool> = const { Cell::new(false) };
+    static ROWS_REMOVED: Cell<bool> = const { Cell::new(false) };
+    static QUIET: Cell<bool> = const { Cell::new(false) };
     static LAUNCHER: Cell<bool> = const { Cell::new(false) };
     static SLOT: Cell<usize> = const { Cell::new(0) };
 }
@@ -27,6 +29,19 @@ pub fn relay_at_commit() {
 pub fn new_session_at_commit() {
     NEW_SESSION.set(true);
     relay_at_commit();
+}
+
+/// The current transaction deleted events: have the relay forget what it has parked of them when it commits.
+pub fn rows_removed_at_commit() {
+    if !QUIET.get() {
+        ROWS_REMOVED.set(true);
+        relay_at_commit();
+    }
+}
+
+/// This process is the janitor: what it deletes was published, and nobody need know.
+pub fn delete_quietly() {
+    QUIET.set(true);
 }
 
 /// The current transaction created the extension: wake the launcher when it commits.
@@ -47,6 +62,7 @@ fn ended(end: xact::End) {
         NEW_SESSION.replace(false),
         LAUNCHER.replace(false),
     );
+    let rows_removed = ROWS_REMOVED.replace(false);
     if end != xact::End::Committed || !(relay || launcher) {
         return;
     }
@@ -67,6 +83,9 @@ fn ended(end: xact::End) {
         if index != usize::MAX {
             if new_session {
                 board.slot(index).ask_for_new_session();
+            }
+            if rows_removed {
+                board.slot(index).note_rows_removed();
             }
             board.slot(index).wake();
         }

@@ -137,6 +137,22 @@ pub fn my_database() -> Oid {
     unsafe { pg_sys::MyDatabaseId }
 }
 
+/// Its name; outside any transaction.
+pub fn my_database_name() -> String {
+    super::txn::run(super::txn::Isolation::ReadCommitted, |_| {
+        // SAFETY: a catalog look-up in a transaction; the palloc'd name is copied.
+        unsafe {
+            let name = pg_sys::get_database_name(my_database());
+            if name.is_null() {
+                String::new()
+            } else {
+                CStr::from_ptr(name).to_string_lossy().into_owned()
+            }
+        }
+    })
+    .unwrap_or_default()
+}
+
 /// Whether this database's encoding is UTF8.
 pub fn database_is_utf8() -> bool {
     // SAFETY: reads a process-wide constant.

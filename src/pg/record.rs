@@ -30,10 +30,6 @@ pub fn int8(value: i64) -> Datum {
     value.into()
 }
 
-pub fn xid8(value: u64) -> Datum {
-    Datum::from(value)
-}
-
 pub fn text(value: &str) -> Datum {
     super::spi::text_datum(value)
 }

@@ -77,9 +77,11 @@ impl Session<'_> {
     fn topic_failed(&mut self, ticket: Ticket, failure: &Failure, now: u64) {
         let text = failure.to_string();
         let topics = &mut self.lesson.topics;
-        let name = self.window.topic_name(self.window.event_topic(ticket));
-        if topics.len() < TOPICS_MAX || topics.contains_key(&**name) {
-            topics.insert(name.to_string(), text.clone());
+        if let Some(topic) = self.window.event_topic(ticket) {
+            let name = self.window.topic_name(topic);
+            if topics.len() < TOPICS_MAX || topics.contains_key(&**name) {
+                topics.insert(name.to_string(), text.clone());
+            }
         }
         self.window.report_topic_failure(ticket, text.into(), now);
     }

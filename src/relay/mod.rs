@@ -19,7 +19,7 @@ pub mod store;
 use crate::guc::Settings;
 use crate::pg::spi;
 use crate::pg::txn::{self, Isolation};
-use crate::pg::{runtime, worker};
+use crate::pg::{catalog, runtime, worker};
 use crate::place::Place;
 use crate::shmem::{Board, Phase, Slot, State, board};
 use exchange::Lesson;
@@ -93,7 +93,7 @@ fn serve(board: &'static Board, index: usize, generation: u32) -> Phase {
     board.wake_launcher();
     runtime::report_activity("publishes this database's outbox to Kafka");
     let _ = database_settings_changed();
-    let mut reporter = Reporter::new(index);
+    let mut reporter = Reporter::new(index, catalog::my_database_name());
     let mut teardowns = Teardowns::default();
     let mut lesson = Lesson::default();
     let mut settings = Settings::current();
@@ -122,7 +122,7 @@ fn serve(board: &'static Board, index: usize, generation: u32) -> Phase {
             end => end,
         };
         match end {
-            End::Shutdown => break Phase::Left,
+            End::Shutdown => break Phase::Terminated,
             End::Superseded if slot.generation() != generation => break Phase::Left,
             End::Extension => match extension_is_there() {
                 Ok(true) => {}

@@ -5,19 +5,24 @@ use super::step::{Body, Reader, Rules};
 use super::store::Fence;
 use crate::pg::spi::{self, Spi};
 use crate::pg::{catalog, runtime, txn, wal};
-use crate::shmem::State;
+use crate::shmem::{self, State};
 use outbox_core::cursor::Cursor;
+use outbox_core::snapshot::Snapshot;
 use outbox_core::window::Meta;
+use std::rc::Rc;
 
 /// The table was locked by somebody (ALTER TABLE, VACUUM FULL): look again after this.
 const LOCKED_RETRY_MS: u64 = 50;
 
 impl Session<'_> {
     pub(super) fn may_read(&self, now: u64) -> bool {
-        now >= self.read_not_before_ms
-            && self.held_for_standbys.is_none()
-            && self.window.can_read()
-            && (self.more || self.parked_wait())
+        now >= self.read_not_before_ms && self.wants_to_read()
+    }
+
+    /// There may be something to read, and room for it.
+    pub(super) fn wants_to_read(&self) -> bool {
+        self.held_for_standbys.is_none()
+            && ((self.more && self.window.can_read()) || (self.parked_wait() && self.window.can_read_parked()))
     }
 
     /// Parked events may go now, and no step of them is in flight (there is one at a time).
@@ -85,12 +90,14 @@ impl Session<'_> {
             return Ok(StepRead::nothing(self.cursor.clone()));
         }
         let now = txn::now();
+        let (template, max_message_bytes) = (Rc::clone(&self.template), self.settings.max_message_bytes);
+        let (batch_size, batch_bytes) = (self.settings.batch_size, self.settings.batch_bytes);
         let rules = || Rules {
-            template: &self.template,
-            max_message_bytes: self.settings.max_message_bytes,
+            template: Rc::clone(&template),
+            max_message_bytes,
             now,
         };
-        let limit = |rules| Reader::new(rules, self.settings.batch_size, self.settings.batch_bytes);
+        let limit = |rules| Reader::new(rules, batch_size, batch_bytes);
 
         let mut parked = limit(rules());
         if !self.window.parked_step_in_flight() {
@@ -117,44 +124,10 @@ impl Session<'_> {
         }
 
         let mut log = limit(rules());
-        let ranges = self.cursor.late_ranges(&fence.snapshot);
-        let mut cut: Option<(u64, i64)> = None;
-        let mut last = None;
-        for range in &ranges {
-            if log.is_full() {
-                cut = last;
-                break;
-            }
-            cut = self.store.late(spi, range, self.cursor.pos, &mut log, &mut self.window);
-            if cut.is_some() {
-                break;
-            }
-            last = log.last_position().or(last);
-        }
-        let walking = self.cursor.walk.is_some();
-        let (cursor, more) = match cut {
-            Some(position) => (self.cursor.cut_walk(&fence.snapshot, position), true),
-            None if walking => (self.cursor.end_walk(), true),
-            None => {
-                log.sort_by_seq();
-                let full = log.is_full();
-                let cut = if full {
-                    Some((0, self.cursor.pos))
-                } else {
-                    self.store.new_events(spi, self.cursor.pos, &mut log, &mut self.window)
-                };
-                match cut {
-                    Some((_, pos)) => (self.cursor.advance(fence.snapshot, pos), true),
-                    None => {
-                        let read = log.highest_seq().unwrap_or(i64::MIN);
-                        (
-                            self.cursor
-                                .advance(fence.snapshot, read.max(last_seq.unwrap_or(i64::MIN))),
-                            false,
-                        )
-                    }
-                }
-            }
+        let (cursor, more) = if self.window.can_read() {
+            self.read_log(spi, fence.snapshot, last_seq, &mut log)
+        } else {
+            (self.cursor.clone(), self.more)
         };
         wal::flush_commits(log.xids().chain(parked.xids()));
         Ok(StepRead {
@@ -164,6 +137,38 @@ impl Session<'_> {
             more,
             flushed_upto: wal::flushed_upto(),
         })
+    }
+
+    /// Reads late events, then new ones, up to the step's limits. Returns where the cursor stands then, and whether there may be more.
+    fn read_log(&mut self, spi: &Spi, now: Snapshot, last_seq: Option<i64>, log: &mut Reader) -> (Cursor, bool) {
+        let mut cut: Option<(u64, i64)> = None;
+        for range in &self.cursor.late_ranges(&now) {
+            cut = if log.is_full() {
+                log.last_position()
+            } else {
+                self.store.late(spi, range, self.cursor.pos, log, &mut self.window)
+            };
+            if cut.is_some() {
+                break;
+            }
+        }
+        if let Some(position) = cut {
+            return (self.cursor.cut_walk(&now, position), true);
+        }
+        if self.cursor.walk.is_some() {
+            return (self.cursor.end_walk(), true);
+        }
+        log.sort_by_seq();
+        if log.is_full() {
+            return (self.cursor.advance(now, self.cursor.pos), true);
+        }
+        match self.store.new_events(spi, self.cursor.pos, log, &mut self.window) {
+            Some((_, pos)) => (self.cursor.advance(now, pos), true),
+            None => {
+                let end = log.highest_seq().max(last_seq).unwrap_or(i64::MIN);
+                (self.cursor.advance(now, end), false)
+            }
+        }
     }
 
     /// Takes over what was read, outside the transaction.
@@ -180,7 +185,8 @@ impl Session<'_> {
             self.window
                 .open_step(Some(self.cursor.clone()), step.log.0, step.log.1, now);
         }
-        self.slot.set_read(self.cursor.pos, self.cursor.snapshot.xmax);
+        self.slot.set_read(self.cursor.pos);
+        shmem::set_snapshot(self.index, &self.cursor.snapshot);
         brought || (self.more && self.window.can_read())
     }
 }

@@ -7,13 +7,19 @@ use outbox_kafka::{Level, LogLine};
 /// Remembers what was said.
 pub struct Reporter {
     slot: usize,
+    database: String,
     told: Option<(State, Option<String>)>,
 }
 
 impl Reporter {
-    pub fn new(slot: usize) -> Reporter {
+    /// `database` is named in each line.
+    pub fn new(slot: usize, database: String) -> Reporter {
         shmem::set_error(slot, "");
-        Reporter { slot, told: None }
+        Reporter {
+            slot,
+            database,
+            told: None,
+        }
     }
 
     /// The relay is in this state, for this reason. Logs a change.
@@ -24,33 +30,44 @@ impl Reporter {
             _ => {}
         }
         shmem::set_error(self.slot, error.as_deref().unwrap_or_default());
-        let was_calm = self
-            .told
-            .as_ref()
-            .is_none_or(|(told, text)| calm(*told) && text.is_none());
+        let database = &self.database;
         match (state, &error) {
             (State::Misconfigured | State::Damaged | State::ForeignRows, Some(text)) => {
-                pgrx::warning!("outbox_ext relay publishes nothing: {text}");
+                pgrx::warning!("outbox_ext publishes nothing of database \"{database}\": {text}");
             }
             // The texts of one outage differ from broker to broker; its beginning is news, the rest is not.
             (State::Outage, _) if self.told.as_ref().is_some_and(|(told, _)| *told == State::Outage) => {}
-            (State::Outage, Some(text)) => pgrx::log!("outbox_ext relay cannot reach Kafka; events wait: {text}"),
-            (_, Some(text)) => pgrx::log!("outbox_ext relay: {text}"),
-            (State::NoBrokers, None) => pgrx::log!("outbox_ext relay: outbox_ext.brokers is not set; events wait"),
-            (State::Disabled, None) => pgrx::log!("outbox_ext relay: outbox_ext.enabled is off; events wait"),
-            (_, None) if !was_calm => pgrx::log!("outbox_ext relay publishes again"),
-            _ => {}
+            (State::Outage, Some(text)) => {
+                pgrx::log!("outbox_ext cannot reach Kafka, events of database \"{database}\" wait: {text}");
+            }
+            (_, Some(text)) => pgrx::log!("outbox_ext, database \"{database}\": {text}"),
+            (State::NoBrokers, None) => {
+                pgrx::log!("outbox_ext.brokers is not set, events of database \"{database}\" wait");
+            }
+            (State::Disabled, None) => {
+                pgrx::log!("outbox_ext.enabled is off, events of database \"{database}\" wait");
+            }
+            (State::Starting, None) => {}
+            (_, None) => pgrx::log!("outbox_ext publishes the events of database \"{database}\""),
         }
         self.told = Some((state, error));
+    }
+
+    /// Events were given up: somebody must decide about them.
+    pub fn given_up(&self, events: usize) {
+        pgrx::warning!(
+            "outbox_ext gave up {events} events of database \"{}\"; outbox_dead_letter says which, and why",
+            self.database
+        );
     }
 
     /// Writes librdkafka's lines to the server log.
     pub fn kafka_logs(&self, lines: Vec<LogLine>) {
         for line in lines {
             match line.level {
-                Level::Debug => pgrx::debug1!("librdkafka: {}", line.text),
+                Level::Debug => pgrx::debug1!("{}", line.text),
                 // What it warns of is either retried, and then no news, or ends the session, which the relay reports itself.
-                Level::Info | Level::Notice | Level::Warning | Level::Error => pgrx::log!("librdkafka: {}", line.text),
+                Level::Info | Level::Notice | Level::Warning | Level::Error => pgrx::log!("{}", line.text),
             }
         }
     }

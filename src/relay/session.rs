@@ -26,6 +26,7 @@ use outbox_core::cursor::Cursor;
 use outbox_core::snapshot::Snapshot;
 use outbox_core::topic::TopicTemplate;
 use outbox_core::window::{Limits, Window};
+use std::rc::Rc;
 
 /// Events in flight; what is known of each takes about 100 bytes.
 const IN_FLIGHT_EVENTS_MAX: usize = 200_000;
@@ -66,7 +67,7 @@ pub struct Session<'a> {
     pub(super) generation: u32,
     pub(super) reporter: &'a mut Reporter,
     pub(super) place: Place,
-    pub(super) template: TopicTemplate,
+    pub(super) template: Rc<TopicTemplate>,
     pub(super) store: Store,
     pub(super) token: [u8; 16],
     pub(super) lease_until_ms: u64,
@@ -105,6 +106,7 @@ impl<'a> Session<'a> {
         lesson: &'a mut Lesson,
     ) -> Result<Session<'a>, End> {
         let template = TopicTemplate::parse(&settings.topic)
+            .map(Rc::new)
             .map_err(|error| End::Misconfigured(format!("outbox_ext.topic: {error}")))?;
         let options = super::options::gather(settings).map_err(End::Misconfigured)?;
         let lanes = Lanes::start(outbox_kafka::Settings {
@@ -121,6 +123,8 @@ impl<'a> Session<'a> {
             max_bytes: settings.max_in_flight_bytes as u64,
             max_events: IN_FLIGHT_EVENTS_MAX,
             max_attempts: settings.max_attempts,
+            partition_stall_ms: settings.partition_stall_ms,
+            max_parked: settings.max_parked,
             failed_holds: settings.after_give_up == AfterGiveUp::Hold,
             retry_backoff_ms: settings.retry_backoff_ms,
             retry_backoff_max_ms: settings.retry_backoff_max_ms,
@@ -164,6 +168,9 @@ impl<'a> Session<'a> {
                         store.retarget(spi, &parked, &topic);
                     }
                     window.assume_missing(&topic, parked.error.as_str().into(), now);
+                }
+                for (topic, rows) in store.parked_for_partitions(spi) {
+                    window.expect_rows(&topic, rows, now);
                 }
                 store.ledger(spi)
             })
@@ -260,7 +267,9 @@ impl<'a> Session<'a> {
         if reloaded && Settings::current() != *self.settings {
             return Err(End::Settings);
         }
-        if self.slot.take_new_session() {
+        // Loaded anew, for rows of outbox_parked may have lost their events.
+        let has_parked = self.window.held_aggregates() > 0 || self.next_due.is_some();
+        if (self.slot.take_rows_removed() && has_parked) || self.slot.take_new_session() {
             return Err(End::Settings);
         }
         let woken = self.slot.take_wake();
@@ -272,6 +281,10 @@ impl<'a> Session<'a> {
         self.more |= woken || polled;
 
         let reports_left = self.take_reports(now)?;
+        // In an outage nobody answers, and no partition is to blame.
+        if self.lanes.outage().is_none() {
+            self.window.check_stalls(now);
+        }
         for topic in self.window.topics_to_ask(now) {
             self.lanes.ask_topic(self.window.topic_name(topic), topic.to_u64());
         }
@@ -324,6 +337,23 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// What holds up a part of the events while others flow.
+    fn what_is_held_up(&self) -> Option<String> {
+        if self.window.parked_full() {
+            return Some(format!(
+                "{} events are set aside for partitions that do not answer; nothing more is read",
+                self.settings.max_parked
+            ));
+        }
+        if let Some((topic, partition)) = self.window.stalled_partitions().next() {
+            return Some(format!(
+                "partition {partition} of topic \"{topic}\" does not answer; its events are set aside"
+            ));
+        }
+        let (topic, error) = self.window.missing_topics().next()?;
+        Some(format!("topic \"{topic}\": {error}"))
+    }
+
     /// Puts into shared memory and the log what this session is doing.
     fn tell(&mut self) {
         self.slot
@@ -333,18 +363,14 @@ impl<'a> Session<'a> {
             (Some((state, text)), _) => (state, Some(text.to_owned())),
             (None, Some(text)) => (State::Outage, Some(text)),
             (None, None) => {
-                let topic = self
-                    .window
-                    .missing_topics()
-                    .next()
-                    .map(|(topic, error)| format!("topic \"{topic}\": {error}"));
+                let held_up = self.what_is_held_up();
                 (
                     if self.window.is_empty() && !self.more {
                         State::Idle
                     } else {
                         State::Running
                     },
-                    topic,
+                    held_up,
                 )
             }
         };
@@ -358,10 +384,15 @@ impl<'a> Session<'a> {
         if self.window.settleable() {
             until = until.min(self.settled_at_ms + self.settings.settle_interval_ms);
         }
-        if let Some(at) = self.window.next_ask_at() {
+        for at in self
+            .window
+            .next_ask_at()
+            .into_iter()
+            .chain(self.window.next_stall_check_at())
+        {
             until = until.min(at);
         }
-        if self.window.can_read() && (self.more || self.parked_wait()) {
+        if self.wants_to_read() {
             until = until.min(self.read_not_before_ms);
         }
         if !self.window.is_empty() {

@@ -3,7 +3,7 @@
 use super::session::{End, Session};
 use crate::pg::runtime;
 use crate::pg::txn::{self, Isolation};
-use outbox_core::window::Settlement;
+use outbox_core::window::{ParkReason, Settlement};
 
 impl Session<'_> {
     pub(super) fn settle_if_due(&mut self, now: u64) -> Result<(), End> {
@@ -71,6 +71,12 @@ impl Session<'_> {
 
     pub(super) fn after_settle(&mut self, settlement: &Settlement) {
         self.slot.add_published(settlement.events, txn::now());
+        let reasons = settlement.parks.iter().map(|park| park.reason);
+        let reasons = reasons.chain(settlement.reparks.iter().map(|repark| repark.reason));
+        let given_up = reasons.filter(|&reason| reason == ParkReason::Failed).count();
+        if given_up > 0 {
+            self.reporter.given_up(given_up);
+        }
         if !settlement.parks.is_empty() || !settlement.unparks.is_empty() || !settlement.reparks.is_empty() {
             self.look_for_due = true;
         }

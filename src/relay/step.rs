@@ -9,6 +9,7 @@ use outbox_core::partition::murmur2;
 use outbox_core::record::{HEADER_AGGREGATE_TYPE, HEADER_EVENT_TYPE, HEADER_ID, message_bytes, own_headers_bytes};
 use outbox_core::topic::{TopicTemplate, check_topic};
 use outbox_core::window::{AggregateKey, Fate, Meta, ParkReason, Source, TopicId, Window};
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Columns that every read of events selects, in the order that [`Reader::push`] takes them.
@@ -74,16 +75,16 @@ impl Body {
 }
 
 /// What a read needs to know beside the rows.
-pub struct Rules<'a> {
-    pub template: &'a TopicTemplate,
+pub struct Rules {
+    pub template: Rc<TopicTemplate>,
     pub max_message_bytes: usize,
     /// The server's time, microseconds since 2000.
     pub now: i64,
 }
 
 /// Gathers rows into a step up to its limits.
-pub struct Reader<'a> {
-    rules: Rules<'a>,
+pub struct Reader {
+    rules: Rules,
     rows_max: usize,
     bytes_max: usize,
     body: Body,
@@ -101,8 +102,8 @@ struct LastTopic {
     resolved: Result<TopicId, Arc<str>>,
 }
 
-impl<'a> Reader<'a> {
-    pub fn new(rules: Rules<'a>, rows_max: usize, bytes_max: usize) -> Reader<'a> {
+impl Reader {
+    pub fn new(rules: Rules, rows_max: usize, bytes_max: usize) -> Reader {
         Reader {
             rules,
             rows_max,
@@ -200,6 +201,20 @@ impl<'a> Reader<'a> {
             source: parked.map_or(Source::Log, |(reason, attempts)| Source::Parked { reason, attempts }),
             fate,
         });
+    }
+
+    /// The last row taken.
+    pub fn last(&self) -> Option<&Meta> {
+        self.metas.last()
+    }
+
+    /// Leaves the last row out again.
+    pub fn drop_last(&mut self) {
+        self.metas.pop();
+        self.xids.pop();
+        if let Some(row) = self.body.rows.pop() {
+            self.body.bytes.truncate(row.start);
+        }
     }
 
     /// The topic of the last row in the body: the given one or the template's; or why it has none.

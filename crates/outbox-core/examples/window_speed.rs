@@ -21,6 +21,8 @@ fn main() {
         retry_backoff_max_ms: 60_000,
         max_attempts: 5,
         failed_holds: true,
+        partition_stall_ms: 16_000,
+        max_parked: 1_000,
         seed: 1,
     };
     let mut window: Window<()> = Window::new(limits);

@@ -88,6 +88,8 @@ fn the_good_path_allocates_by_the_step_and_not_by_the_event() {
         retry_backoff_max_ms: 60_000,
         max_attempts: 5,
         failed_holds: true,
+        partition_stall_ms: 16_000,
+        max_parked: 1_000,
         seed: 1,
     });
     let mut sent = Vec::with_capacity(EVENTS);

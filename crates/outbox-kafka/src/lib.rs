@@ -6,6 +6,7 @@
 //!
 //! | module     | owns                                                                  |
 //! |------------|-----------------------------------------------------------------------|
+//! | `brokers`  | the list of brokers: refusing slips                                   |
 //! | `options`  | the user's librdkafka properties: reading them, refusing the harmful  |
 //! | `producer` | the producer of the fast lane, from its start to its end              |
 //! | `settings` | the properties it is made with: ours, then the user's                 |
@@ -18,6 +19,7 @@
 //!
 //! No thread started here, by librdkafka or by us, ever takes a signal or calls PostgreSQL.
 
+mod brokers;
 mod error;
 mod logs;
 mod metadata;
@@ -28,6 +30,7 @@ pub mod producer;
 mod settings;
 mod wake;
 
+pub use brokers::check_brokers;
 pub use logs::{Level, LogLine};
 pub use metadata::TopicMetadata;
 pub use options::{OptionError, check_options, parse_options};

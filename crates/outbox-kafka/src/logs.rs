@@ -166,6 +166,8 @@ fn level_of(level: RDKafkaLogLevel, kind: &str, text: &str) -> Level {
     match (kind, level) {
         ("FATAL", _) => Level::Debug,
         ("CONFWARN", _) if text.contains("enable.gapless.guarantee") => Level::Debug,
+        // A cluster that has just started; tried again within a second.
+        ("GETPID", _) if text.contains("Coordinator load in progress") => Level::Debug,
         ("FAIL", level) if !matches!(level, RDKafkaLogLevel::Debug) => Level::Notice,
         (_, RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical)
         | (_, RDKafkaLogLevel::Error) => Level::Error,

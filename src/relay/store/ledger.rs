@@ -121,6 +121,13 @@ impl Store {
             .collect()
     }
 
+    /// How many events are set aside for partitions of which topic.
+    pub fn parked_for_partitions(&self, spi: &Spi) -> Vec<(String, usize)> {
+        let rows = spi.execute(&self.parked_for_partitions, &[], Access::Read);
+        let row = |row| Some((rows.text(row, 0)?, rows.i64(row, 1)? as usize));
+        (0..rows.count()).filter_map(row).collect()
+    }
+
     /// outbox_ext.topic has changed since these were parked: they wait for another topic now.
     pub fn retarget(&self, spi: &Spi, parked: &ParkedTopic, topic: &str) {
         let values =

@@ -55,6 +55,7 @@ pub struct Store {
     repark: Plan,
     held: Plan,
     parked_topics: Plan,
+    parked_for_partitions: Plan,
     retarget: Plan,
     drop_orphans: Plan,
 }
@@ -100,7 +101,7 @@ impl Store {
             ),
             of_topics: plan(
                 "SELECT {columns}, p.reason, p.attempts FROM {s}.outbox_parked p JOIN {s}.outbox_log l ON l.event_id = p.event_id
-                  WHERE p.reason = 'topic' AND p.topic = ANY (ARRAY(SELECT pg_catalog.jsonb_array_elements_text($1::pg_catalog.jsonb))) ORDER BY p.seq",
+                  WHERE p.reason IN ('topic', 'partition') AND p.topic = ANY (ARRAY(SELECT pg_catalog.jsonb_array_elements_text($1::pg_catalog.jsonb))) ORDER BY p.seq",
                 &[TEXT],
             ),
             of_aggregate: plan(
@@ -166,6 +167,10 @@ impl Store {
                 "SELECT DISTINCT ON (p.topic, l.aggregate_type, l.event_type, l.topic IS NULL)
                         p.topic, COALESCE(p.last_error, ''), l.aggregate_type, l.event_type, l.topic IS NOT NULL
                    FROM {s}.outbox_parked p JOIN {s}.outbox_log l ON l.event_id = p.event_id WHERE p.reason = 'topic'",
+                &[],
+            ),
+            parked_for_partitions: plan(
+                "SELECT topic, count(*) FROM {s}.outbox_parked WHERE reason = 'partition' AND topic IS NOT NULL GROUP BY topic",
                 &[],
             ),
             retarget: plan(

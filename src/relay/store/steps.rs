@@ -40,7 +40,7 @@ impl Store {
         spi: &Spi,
         range: &LateRange,
         pos: i64,
-        reader: &mut Reader<'_>,
+        reader: &mut Reader,
         window: &mut Window<Body>,
     ) -> Option<(u64, i64)> {
         let values = [
@@ -57,7 +57,7 @@ impl Store {
         &self,
         spi: &Spi,
         pos: i64,
-        reader: &mut Reader<'_>,
+        reader: &mut Reader,
         window: &mut Window<Body>,
     ) -> Option<(u64, i64)> {
         self.read(spi, &self.new, &[Some(pos.into())], reader, window)
@@ -68,7 +68,7 @@ impl Store {
         spi: &Spi,
         plan: &Plan,
         values: &[Option<Datum>],
-        reader: &mut Reader<'_>,
+        reader: &mut Reader,
         window: &mut Window<Body>,
     ) -> Option<(u64, i64)> {
         let by_seq_only = std::ptr::eq(plan, &self.new);
@@ -98,7 +98,7 @@ impl Store {
     }
 
     /// Reads parked events that are due at `now`.
-    pub fn due(&self, spi: &Spi, now: i64, reader: &mut Reader<'_>, window: &mut Window<Body>) {
+    pub fn due(&self, spi: &Spi, now: i64, reader: &mut Reader, window: &mut Window<Body>) {
         for reason in [ParkReason::Retry, ParkReason::Scheduled] {
             self.read_parked(
                 spi,
@@ -111,7 +111,7 @@ impl Store {
     }
 
     /// Reads the events parked for these topics.
-    pub fn of_topics(&self, spi: &Spi, topics: &[TopicId], reader: &mut Reader<'_>, window: &mut Window<Body>) {
+    pub fn of_topics(&self, spi: &Spi, topics: &[TopicId], reader: &mut Reader, window: &mut Window<Body>) {
         let names: Vec<Arc<str>> = topics.iter().map(|&topic| window.topic_name(topic).clone()).collect();
         let names: Vec<&str> = names.iter().map(|name| &**name).collect();
         let json = serde_json::Value::from(names).to_string();
@@ -123,7 +123,7 @@ impl Store {
         &self,
         spi: &Spi,
         aggregate: AggregateKey,
-        reader: &mut Reader<'_>,
+        reader: &mut Reader,
         window: &mut Window<Body>,
     ) -> bool {
         let before = reader.len();
@@ -142,7 +142,7 @@ impl Store {
         spi: &Spi,
         plan: &Plan,
         values: &[Option<Datum>],
-        reader: &mut Reader<'_>,
+        reader: &mut Reader,
         window: &mut Window<Body>,
     ) {
         let mut cursor = spi.cursor(plan, values);
@@ -161,6 +161,10 @@ impl Store {
                     .datum(row, COLUMN_COUNT + 1)
                     .map_or(0, |datum| datum.value() as i32);
                 reader.push(&rows, row, Some((reason, attempts)), window);
+                // Its partition does not answer yet: the row stays as it is.
+                if reader.last().is_some_and(|event| window.is_stalled(event)) {
+                    reader.drop_last();
+                }
             }
         }
     }

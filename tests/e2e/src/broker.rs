@@ -15,7 +15,7 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::BaseConsumer;
 use rdkafka::error::RDKafkaErrorCode;
@@ -28,12 +28,17 @@ pub struct Broker {
     address: String,
     /// Its data folder; nothing for a broker that is not ours.
     folder: Option<PathBuf>,
+    /// `key=value` lines of its own for server.properties.
+    properties: Vec<String>,
     /// For metadata and offsets.
     client: BaseConsumer,
 }
 
 /// Set to use a broker that is there already.
 pub const EXTERNAL: &str = "OUTBOX_TEST_BROKERS";
+
+/// The topic's setting that bounds a batch.
+const BATCH_LIMIT: &str = "max.message.bytes";
 
 pub fn external() -> Option<String> {
     std::env::var(EXTERNAL).ok().filter(|brokers| !brokers.is_empty())
@@ -55,10 +60,19 @@ impl Broker {
 
     /// A broker of the scenario's own, not started yet; its address is known already.
     pub fn prepare() -> Broker {
+        Broker::prepare_with(&[])
+    }
+
+    /// The same with `key=value` properties of its own.
+    pub fn prepare_with(properties: &[&str]) -> Broker {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = run::folder().join(format!("broker-{number}"));
-        Broker::at(format!("127.0.0.1:{}", free_port()), Some(folder))
+        let properties = properties.iter().copied().map(str::to_owned).collect();
+        Broker {
+            properties,
+            ..Broker::at(format!("127.0.0.1:{}", free_port()), Some(folder))
+        }
     }
 
     fn at(address: String, folder: Option<PathBuf>) -> Broker {
@@ -66,6 +80,7 @@ impl Broker {
         Broker {
             address,
             folder,
+            properties: Vec::new(),
             client,
         }
     }
@@ -86,6 +101,7 @@ impl Broker {
             .arg("start")
             .arg(folder)
             .arg(port)
+            .args(&self.properties)
             .stdin(Stdio::null())
             .stdout(output.try_clone().expect("a second handle"))
             .stderr(output)
@@ -168,7 +184,38 @@ impl Broker {
 
     #[track_caller]
     pub fn create_topic(&self, name: &str, partitions: i32) {
+        self.create(NewTopic::new(name, partitions, TopicReplication::Fixed(1)));
+    }
+
+    /// A topic that takes no batch larger than this.
+    #[track_caller]
+    pub fn create_narrow_topic(&self, name: &str, partitions: i32, bytes_max: &str) {
         let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+        self.create(topic.set(BATCH_LIMIT, bytes_max));
+    }
+
+    /// Changes how large a batch a topic takes.
+    #[track_caller]
+    pub fn limit_topic(&self, name: &str, bytes_max: &str) {
+        let change = AlterConfig::new(ResourceSpecifier::Topic(name)).set(BATCH_LIMIT, bytes_max);
+        let admin = self.admin();
+        for answer in block_on(admin.alter_configs([&change], &options())).expect("ask the broker") {
+            answer.unwrap_or_else(|(_, code)| panic!("changing {name}: {code}"));
+        }
+    }
+
+    /// Runs one of Kafka's own tools against this broker.
+    #[track_caller]
+    pub fn tool(&self, class: &str, arguments: &[&str]) {
+        shell::run(
+            Command::new(shell::repository().join("scripts/kafka"))
+                .args(["tool", class, "--bootstrap-server", &self.address])
+                .args(arguments),
+        );
+    }
+
+    #[track_caller]
+    fn create(&self, topic: NewTopic) {
         let admin = self.admin();
         let answer = block_on(admin.create_topics([&topic], &options())).expect("ask the broker");
         answer.into_iter().for_each(|topic| {

@@ -79,6 +79,31 @@ impl Cluster {
         Cluster { folder }
     }
 
+    /// Lays out a streaming standby of this running cluster, known to it by this name; `start` starts it.
+    #[track_caller]
+    pub fn create_standby(&self, name: &str) -> Cluster {
+        let folder = Cluster::new_folder();
+        let primary = format!("host={} user=postgres application_name={name}", self.folder.display());
+        run_command(
+            as_server_user(pg_program("pg_basebackup"))
+                .args([
+                    "--checkpoint=fast",
+                    "--write-recovery-conf",
+                    "--no-sync",
+                    "-d",
+                    &primary,
+                    "-D",
+                ])
+                .arg(folder.join("data")),
+        );
+        Cluster { folder }
+    }
+
+    /// The folder of the cluster, which its server can read.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     pub fn data(&self) -> PathBuf {
         self.folder.join("data")
     }

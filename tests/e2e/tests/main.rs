@@ -10,6 +10,7 @@ macro_rules! trials {
     };
 }
 
+mod access;
 mod atomic;
 mod attacks;
 mod chaos;
@@ -20,9 +21,12 @@ mod dump;
 mod failures;
 mod load;
 mod order;
+mod poison;
 mod quiet;
+mod retention;
 mod selftest;
 mod settings;
+mod standby;
 mod writers;
 
 use std::sync::RwLock;
@@ -75,6 +79,10 @@ fn main() {
         dump::trials(),
         settings::trials(),
         failures::trials(),
+        poison::trials(),
+        access::trials(),
+        retention::trials(),
+        standby::trials(),
         quiet::trials(),
         selftest::trials(),
     ];

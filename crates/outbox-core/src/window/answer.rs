@@ -51,6 +51,9 @@ impl Topics {
                 let waiting = std::mem::take(waiting);
                 topic.state = known(partitions, now_ms + KNOWN_AGE_MS_MAX, false);
                 topic.backoff.reset();
+                if std::mem::take(&mut topic.rows_expected) {
+                    self.recover(id);
+                }
                 Effect::Admit(waiting)
             }
             (

@@ -29,10 +29,11 @@ impl<B> Window<B> {
     /// The events whose report from the fast producer said that Kafka refused them: to be given to
     /// [`Self::suspect`] of the next window. This window is at its end.
     pub fn refused(&self, tickets: impl IntoIterator<Item = Ticket>) -> Vec<[u8; 16]> {
-        let outstanding = tickets
-            .into_iter()
-            .filter(|&ticket| self.outstanding_place(ticket).is_some());
-        outstanding.map(|ticket| self.slot(ticket).event_id).collect()
+        let event_id = |ticket| match self.outstanding_place(ticket) {
+            Some(_) => Some(self.slot(ticket).event_id),
+            None => self.abandoned_event(ticket),
+        };
+        tickets.into_iter().filter_map(event_id).collect()
     }
 
     /// All events that were handed to a producer and have no report: suspects when a batch was refused
@@ -45,19 +46,20 @@ impl<B> Window<B> {
             .collect()
     }
 
-    /// The topic of an event in flight.
-    pub fn event_topic(&self, ticket: Ticket) -> TopicId {
-        self.slot(ticket).topic
+    /// The topic of an event that was handed over and has no report; none for any other ticket.
+    pub fn event_topic(&self, ticket: Ticket) -> Option<TopicId> {
+        self.outstanding_place(ticket).map(|_| self.slot(ticket).topic)
     }
 
     /// Kafka has refused an event that went carefully: by its own fault. It is tried again later, or
     /// given up. Its aggregate is held; all others of its lane go on. If an earlier event of the aggregate was
     /// parked meanwhile, this one waits behind it and nothing counts.
     pub fn report_refused(&mut self, ticket: Ticket, error: Arc<str>, now_ms: u64) {
-        let Some(place) = self.outstanding_place(ticket) else {
-            return;
-        };
         self.now_ms = now_ms;
+        let Some(place) = self.outstanding_place(ticket) else {
+            // It is tried again when its partition answers; nobody waits for it here, so nothing counts.
+            return self.report_abandoned(ticket, false);
+        };
         let &Slot {
             topic,
             key_hash: hash,
@@ -93,7 +95,9 @@ impl<B> Window<B> {
         for ticket in behind {
             self.hold_back(self.place_of(ticket));
         }
-        let waiting = self.topics.reported(topic, hash, via, false, &mut self.ready);
+        let waiting = self
+            .topics
+            .reported((topic, hash), (via, false), now_ms, &mut self.ready);
         self.admit_all(topic, waiting);
     }
 

@@ -48,6 +48,8 @@ struct Held {
     settled: u64,
     /// Rows, of both kinds, that wait for something of their own.
     blocking: u64,
+    /// Events that are parked and may yet be published: their reports are due.
+    abandoned: u64,
     /// Its place among those that drain.
     turn: Option<u64>,
 }
@@ -120,6 +122,28 @@ impl HeldAggregates {
         }
     }
 
+    /// A counted event will not get its row: it was published.
+    pub fn unpark(&mut self, aggregate: AggregateKey, blocked: bool) {
+        if let Some(held) = self.held.get_mut(&aggregate) {
+            held.pending = held.pending.saturating_sub(1);
+            held.blocking = held.blocking.saturating_sub(u64::from(blocked));
+            self.review(aggregate);
+        }
+    }
+
+    /// A report of a counted event is due: the aggregate does not drain before.
+    pub fn abandon(&mut self, aggregate: AggregateKey) {
+        self.held.entry(aggregate).or_default().abandoned += 1;
+        self.review(aggregate);
+    }
+
+    pub fn end_abandoned(&mut self, aggregate: AggregateKey) {
+        if let Some(held) = self.held.get_mut(&aggregate) {
+            held.abandoned = held.abandoned.saturating_sub(1);
+            self.review(aggregate);
+        }
+    }
+
     pub fn draining(&self) -> impl Iterator<Item = AggregateKey> {
         self.draining.values().copied()
     }
@@ -133,7 +157,7 @@ impl HeldAggregates {
         let Some(held) = self.held.get_mut(&aggregate) else {
             return;
         };
-        let drains = held.settled > 0 && held.blocking == 0;
+        let drains = held.settled > 0 && held.blocking == 0 && held.abandoned == 0;
         match (drains, held.turn) {
             (true, None) => {
                 self.turns += 1;
@@ -146,7 +170,7 @@ impl HeldAggregates {
             }
             (true, Some(_)) | (false, None) => {}
         }
-        if held.pending == 0 && held.settled == 0 {
+        if held.pending == 0 && held.settled == 0 && held.abandoned == 0 {
             self.held.remove(&aggregate);
         }
     }

@@ -31,6 +31,10 @@ pub(super) struct Lane {
     probe: bool,
     /// Events given out: ready, or handed over and without a report.
     out: u32,
+    /// Of these, handed over.
+    handed: u32,
+    /// Since when nothing was heard of what was handed over.
+    silent_since_ms: u64,
     queue: VecDeque<(Ticket, Via)>,
 }
 
@@ -41,6 +45,8 @@ impl Lane {
             careful_out: false,
             probe,
             out: 0,
+            handed: 0,
+            silent_since_ms: 0,
             queue: VecDeque::new(),
         }
     }
@@ -52,6 +58,30 @@ impl Lane {
         } else {
             self.queue.push_back((ticket, via));
         }
+    }
+
+    /// An event that was given out is handed over.
+    pub fn sent(&mut self, now_ms: u64) {
+        if self.handed == 0 {
+            self.silent_since_ms = now_ms;
+        }
+        self.handed += 1;
+    }
+
+    /// It was not, after all.
+    pub fn unsent(&mut self) {
+        self.handed -= 1;
+    }
+
+    /// A report came. Returns for how long nothing had been heard.
+    pub fn heard(&mut self, now_ms: u64) -> u64 {
+        self.handed = self.handed.saturating_sub(1);
+        now_ms.saturating_sub(std::mem::replace(&mut self.silent_since_ms, now_ms))
+    }
+
+    /// Since when something is out and nothing was heard.
+    pub fn silent_since_ms(&self) -> Option<u64> {
+        (self.handed > 0).then_some(self.silent_since_ms)
     }
 
     /// An event of the lane has a report that lets the lane go on.
@@ -78,8 +108,8 @@ impl Lane {
         taken
     }
 
-    pub fn into_queue(self) -> impl Iterator<Item = Ticket> {
-        self.queue.into_iter().map(|(ticket, _)| ticket)
+    pub fn take_all(&mut self) -> impl Iterator<Item = Ticket> + use<> {
+        std::mem::take(&mut self.queue).into_iter().map(|(ticket, _)| ticket)
     }
 
     fn go_on(&mut self, ready: &mut Ready) {

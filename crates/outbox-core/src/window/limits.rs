@@ -15,6 +15,10 @@ pub struct Limits {
     pub max_attempts: i32,
     /// Whether an event that was given up holds the later ones of its aggregate back.
     pub failed_holds: bool,
+    /// A partition that is silent for so long, while others answer, is taken for stalled.
+    pub partition_stall_ms: u64,
+    /// With so many rows parked for partitions nothing more is read from the log.
+    pub max_parked: usize,
     /// For the jitter.
     pub seed: u64,
 }

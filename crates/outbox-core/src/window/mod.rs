@@ -32,13 +32,17 @@
 //! transaction has committed, [`Window::settled`].
 
 mod answer;
+mod asking;
 mod careful;
 mod event;
 mod held;
 mod lane;
 mod limits;
+mod park;
 mod report;
 mod settle;
+mod silence;
+mod stall;
 mod step;
 mod topics;
 
@@ -55,7 +59,8 @@ use crate::backoff::Backoff;
 use crate::cursor::Cursor;
 use held::{HeldAggregates, Place};
 use lane::Ready;
-use step::{Slot, State, Step};
+use stall::Stalls;
+use step::{Slot, Step};
 use topics::Topics;
 
 /// An event to be handed to a producer now.
@@ -76,6 +81,7 @@ pub struct Window<B> {
     ready: Ready,
     topics: Topics,
     held: HeldAggregates,
+    stalls: Stalls,
     /// Events that go carefully, wherever they are read.
     suspects: HashSet<[u8; 16]>,
     /// Between the attempts of an event that was refused.
@@ -94,13 +100,14 @@ pub struct Window<B> {
 impl<B> Window<B> {
     pub fn new(limits: Limits) -> Window<B> {
         Window {
-            topics: Topics::new(limits.retry_backoff_ms, limits.retry_backoff_max_ms, limits.seed),
+            topics: Topics::new(&limits),
             retry: Backoff::new(limits.retry_backoff_ms, limits.retry_backoff_max_ms, limits.seed),
             limits,
             steps: VecDeque::new(),
             first: 0,
             ready: Ready::new(),
             held: HeldAggregates::default(),
+            stalls: Stalls::default(),
             suspects: HashSet::new(),
             now_ms: 0,
             sent_out: None,
@@ -148,6 +155,7 @@ impl<B> Window<B> {
     /// which there may be one at a time. Events are in the order of reading. A step without events
     /// is complete at once.
     pub fn open_step(&mut self, cursor: Option<Cursor>, events: Vec<Meta>, body: B, now_ms: u64) {
+        self.now_ms = now_ms;
         let number = self.first + self.steps.len() as u64;
         let count = events.len();
         let bytes: u64 = events.iter().map(|event| u64::from(event.bytes)).sum();
@@ -181,11 +189,16 @@ impl<B> Window<B> {
             } if held => (false, Some((ParkReason::Behind, None))),
             Source::Parked { .. } if fate == Fate::Scheduled => (false, None),
             Source::Parked { .. } if step.stopped.contains_key(&event.aggregate) => (false, None),
-            Source::Log | Source::Parked { .. } => match (fate, self.topics.missing(event.topic)) {
-                (Fate::Defect(error), _) => (false, Some((ParkReason::Failed, Some(error)))),
-                (_, Some(error)) => (false, Some((ParkReason::Topic, Some(error.clone())))),
-                (_, None) => (true, None),
-            },
+            Source::Parked { .. } if self.is_abandoned(&event.event_id) => (false, None),
+            Source::Log | Source::Parked { .. } => {
+                let missing = self.topics.missing(event.topic);
+                match (fate, missing, self.stalled(event.topic, event.key_hash)) {
+                    (Fate::Defect(error), ..) => (false, Some((ParkReason::Failed, Some(error)))),
+                    (_, Some(error), _) => (false, Some((ParkReason::Topic, Some(error.clone())))),
+                    (_, _, Some(error)) => (false, Some((ParkReason::Partition, Some(error.clone())))),
+                    (_, None, None) => (true, None),
+                }
+            }
         };
         if may_go {
             let (topic, hash, via) = (event.topic, event.key_hash, event.via);
@@ -202,8 +215,13 @@ impl<B> Window<B> {
         self.decide((number, index));
     }
 
-    /// Whether the limits allow another step.
+    /// Whether another step of the log may be read.
     pub fn can_read(&self) -> bool {
+        self.can_read_parked() && !self.parked_full()
+    }
+
+    /// Whether the limits allow another step, of whatever kind.
+    pub fn can_read_parked(&self) -> bool {
         self.bytes < self.limits.max_bytes && self.events < self.limits.max_events
     }
 
@@ -246,116 +264,6 @@ impl<B> Window<B> {
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
-
-    /// Notes that the event gets a row in `outbox_parked`, or its row another reason.
-    fn park(&mut self, place: Place, reason: ParkReason, error: Option<Arc<str>>) {
-        let (number, index) = place;
-        let step = &mut self.steps[(number - self.first) as usize];
-        let event = &step.events[index as usize];
-        let (event_id, aggregate) = (event.event_id, event.aggregate);
-        let counted = i32::from(matches!(reason, ParkReason::Retry | ParkReason::Failed));
-        let attempts = match event.source {
-            Source::Log => counted,
-            Source::Parked { attempts, .. } => attempts.saturating_add(counted),
-        };
-        let retry_in_ms =
-            (reason == ParkReason::Retry).then(|| self.retry.delay_after_ms(attempts.max(1).unsigned_abs()));
-        let (holds, blocks) = (self.limits.holds(reason), self.limits.blocks(reason));
-        let topic = (reason == ParkReason::Topic).then_some(event.topic);
-        match event.source {
-            Source::Log => {
-                step.outcome.parks.push(Park {
-                    event_id,
-                    aggregate,
-                    reason,
-                    attempts,
-                    retry_in_ms,
-                    error,
-                    topic,
-                });
-                if holds && let Some(head) = self.held.park(aggregate, place, blocks) {
-                    self.put_behind(head, aggregate);
-                }
-            }
-            Source::Parked { reason: from, .. } => {
-                step.outcome.reparks.push(Repark {
-                    event_id,
-                    aggregate,
-                    from,
-                    reason,
-                    attempts,
-                    retry_in_ms,
-                    error,
-                    topic,
-                });
-                let stopped = if blocks {
-                    step.stopped.insert(aggregate, index)
-                } else {
-                    None
-                };
-                if let Some(later) = stopped.filter(|&later| later > index) {
-                    self.put_behind((number, later), aggregate);
-                }
-                if self.limits.holds(from) {
-                    self.held.change(aggregate, self.limits.blocks(from), blocks);
-                } else if holds && let Some(head) = self.held.park(aggregate, place, blocks) {
-                    self.put_behind(head, aggregate);
-                }
-            }
-        }
-    }
-
-    /// The event was the first of its aggregate to be parked, and is not any more. Its row does not get, or
-    /// keeps not having, a reason of its own.
-    fn put_behind(&mut self, (number, index): Place, aggregate: AggregateKey) {
-        let Some(step) = self.steps.get_mut(number.wrapping_sub(self.first) as usize) else {
-            return;
-        };
-        let event_id = step.events[index as usize].event_id;
-        let outcome = &mut step.outcome;
-        if let Some(park) = outcome.parks.iter_mut().find(|park| park.event_id == event_id) {
-            self.held.change(aggregate, self.limits.blocks(park.reason), false);
-            *park = Park {
-                reason: ParkReason::Behind,
-                attempts: 0,
-                retry_in_ms: None,
-                error: None,
-                topic: None,
-                ..*park
-            };
-        } else if let Some(at) = outcome.reparks.iter().position(|repark| repark.event_id == event_id) {
-            let Repark { from, reason, .. } = outcome.reparks[at];
-            let was = self.limits.blocks(reason);
-            if self.limits.holds(from) {
-                outcome.reparks.remove(at);
-                self.held.change(aggregate, was, self.limits.blocks(from));
-            } else {
-                let repark = &mut outcome.reparks[at];
-                repark.attempts -= i32::from(matches!(reason, ParkReason::Retry | ParkReason::Failed));
-                (repark.reason, repark.retry_in_ms) = (ParkReason::Behind, None);
-                (repark.error, repark.topic) = (None, None);
-                self.held.change(aggregate, was, false);
-            }
-        }
-    }
-
-    /// The event's outcome is settled as far as the window goes.
-    fn decide(&mut self, (number, index): Place) {
-        let step = &mut self.steps[(number - self.first) as usize];
-        let event = &mut step.events[index as usize];
-        let bytes = u64::from(event.bytes);
-        if std::mem::replace(&mut event.state, State::Decided) == State::Unsent {
-            step.unsent -= 1;
-            self.unsent -= 1;
-        }
-        step.undecided -= 1;
-        if step.body.is_some() {
-            step.bytes_lingering += bytes;
-        } else {
-            self.bytes -= bytes;
-        }
-        self.bytes -= step.free_body();
-    }
 }
 
 #[cfg(test)]
@@ -371,6 +279,8 @@ mod tests {
             retry_backoff_ms: 1,
             retry_backoff_max_ms: 1,
             max_attempts: 1,
+            partition_stall_ms: 1,
+            max_parked: 1,
             failed_holds: true,
             seed: 1,
         };

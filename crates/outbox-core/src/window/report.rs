@@ -25,7 +25,7 @@ impl<B> Window<B> {
         }
         self.unsent -= 1;
         self.outstanding += 1;
-        let partition = self.topics.sent(event.topic, event.key_hash);
+        let partition = self.topics.sent(event.topic, event.key_hash, self.now_ms);
         Some(Dispatch {
             ticket,
             topic: event.topic,
@@ -42,11 +42,11 @@ impl<B> Window<B> {
         let step = &mut self.steps[(number - self.first) as usize];
         let event = &mut step.events[index as usize];
         event.state = State::Unsent;
-        let via = event.via;
+        let (topic, hash, via) = (event.topic, event.key_hash, event.via);
         step.unsent += 1;
         self.unsent += 1;
         self.outstanding -= 1;
-        self.topics.unsent(event.topic);
+        self.topics.unsent(topic, hash);
         self.ready.push_front((ticket, via));
     }
 
@@ -60,16 +60,19 @@ impl<B> Window<B> {
     /// Kafka has acknowledged the event, with an offset.
     pub fn report_delivered(&mut self, ticket: Ticket) {
         let Some((number, index)) = self.outstanding_place(ticket) else {
-            return;
+            return self.report_abandoned(ticket, true);
         };
         self.outstanding -= 1;
         let step = &mut self.steps[(number - self.first) as usize];
         let event = &step.events[index as usize];
         let (topic, hash, via) = (event.topic, event.key_hash, event.via);
-        self.suspects.remove(&event.event_id);
+        if !self.suspects.is_empty() {
+            self.suspects.remove(&event.event_id);
+        }
         step.outcome.events += 1;
         step.outcome.bytes += u64::from(event.bytes);
         if let Source::Parked { reason, attempts } = event.source {
+            self.stalls.count(Some(reason), None);
             let unpark = Unpark {
                 event_id: event.event_id,
                 aggregate: event.aggregate,
@@ -79,15 +82,17 @@ impl<B> Window<B> {
             step.outcome.unparks.push(unpark);
         }
         self.decide((number, index));
-        let waiting = self.topics.reported(topic, hash, via, true, &mut self.ready);
+        let (now_ms, ready) = (self.now_ms, &mut self.ready);
+        let waiting = self.topics.reported((topic, hash), (via, true), now_ms, ready);
         self.admit_all(topic, waiting);
     }
 
     /// The event cannot be written to its topic: [`crate::failure::Action::ParkTopic`]. It is parked,
     /// and so is all that waits for this topic.
     pub fn report_topic_failure(&mut self, ticket: Ticket, error: Arc<str>, now_ms: u64) {
+        self.now_ms = now_ms;
         let Some(place) = self.outstanding_place(ticket) else {
-            return;
+            return self.report_abandoned(ticket, false);
         };
         self.outstanding -= 1;
         let topic = self.slot(ticket).topic;
@@ -105,6 +110,7 @@ impl<B> Window<B> {
 
     /// What the brokers said of a topic that [`Self::topics_to_ask`] named.
     pub fn topic_answer(&mut self, topic: TopicId, answer: TopicAnswer, now_ms: u64) {
+        self.now_ms = now_ms;
         match self.topics.answer(topic, answer, now_ms) {
             Effect::Nothing => {}
             Effect::Admit(waiting) => self.admit_all(topic, waiting),
@@ -132,29 +138,6 @@ impl<B> Window<B> {
         self.topics.next_ask_at()
     }
 
-    /// Parks an event that has not been published, for this reason: if nothing of its aggregate is parked
-    /// ahead of it. Else it waits behind that, and the answer is false.
-    pub(super) fn fail(&mut self, place: Place, reason: ParkReason, error: Arc<str>) -> bool {
-        let (number, index) = place;
-        let step = &self.steps[(number - self.first) as usize];
-        let event = &step.events[index as usize];
-        let has_row = matches!(event.source, Source::Parked { reason, .. } if self.limits.holds(reason));
-        let behind = if has_row {
-            step.stopped
-                .get(&event.aggregate)
-                .is_some_and(|&stopped| index > stopped)
-        } else {
-            self.held.holds(event.aggregate, place)
-        };
-        match (behind, has_row) {
-            (false, _) => self.park(place, reason, Some(error)),
-            (true, false) => self.park(place, ParkReason::Behind, None),
-            (true, true) => {}
-        }
-        self.decide(place);
-        !behind
-    }
-
     /// All unsent events of a topic, in the order of reading, out of every queue.
     fn recall(&mut self, topic: TopicId) -> Vec<Ticket> {
         let mut unsent = self.topics.take_queued(topic);
@@ -174,7 +157,12 @@ impl<B> Window<B> {
         for ticket in tickets {
             let event = self.slot(ticket);
             let (hash, via) = (event.key_hash, event.via);
-            self.topics.admit(topic, ticket, hash, via, &mut self.ready);
+            match self.stalled(topic, hash).cloned() {
+                None => self.topics.admit(topic, ticket, hash, via, &mut self.ready),
+                Some(error) => {
+                    self.fail(self.place_of(ticket), ParkReason::Partition, error);
+                }
+            }
         }
     }
 

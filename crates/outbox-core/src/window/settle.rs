@@ -6,8 +6,12 @@ use super::step::{Repark, Settlement};
 use super::topics::TopicId;
 
 impl<B> Window<B> {
-    /// Whether the first step is complete.
+    /// Whether there is something to settle: the first step is complete, or an event was published late.
     pub fn settleable(&self) -> bool {
+        self.stalls.has_late() || self.first_is_complete()
+    }
+
+    fn first_is_complete(&self) -> bool {
         self.steps.front().is_some_and(|step| step.undecided == 0)
     }
 
@@ -15,11 +19,12 @@ impl<B> Window<B> {
     /// is of no more use: drop it and start at the ledger.
     pub fn take_settlement(&mut self) -> Option<Settlement> {
         self.free_body_sent_out();
-        let mut settlement: Option<Settlement> = None;
-        while self.settleable() {
+        let mut settlement = self.stalls.take_late();
+        while self.first_is_complete() {
             let step = self.steps.pop_front()?;
             self.first += 1;
             self.events -= step.events.len();
+            self.stalls.note_reasons(&step.outcome);
             match &mut settlement {
                 Some(settlement) => settlement.merge(step.outcome),
                 None => settlement = Some(step.outcome),
@@ -55,10 +60,15 @@ impl<B> Window<B> {
             // Whether it blocked was corrected when it was decided.
             self.held.settle_unpark(repark.aggregate, false);
         }
-        // Rows that reach the table after their topic was found again.
-        let topics = settlement.parks.iter().filter_map(|park| park.topic);
-        for topic in topics.chain(settlement.reparks.iter().filter_map(|repark| repark.topic)) {
-            self.topics.recover(topic);
+        self.end_late(settlement);
+        // Rows that reach the table after their topic was found again, or their partition answered.
+        let parks = settlement.parks.iter().map(|park| (park.topic, park.lane));
+        let reparks = settlement.reparks.iter().map(|repark| (repark.topic, repark.lane));
+        for (topic, lane) in parks.chain(reparks) {
+            let stalled = lane.is_some_and(|lane| self.is_stalled_lane(lane));
+            if let Some(topic) = topic.filter(|_| !stalled) {
+                self.topics.recover(topic);
+            }
         }
         if settlement.parked_step {
             self.parked_steps = 0;
@@ -72,8 +82,9 @@ impl<B> Window<B> {
         self.held.draining()
     }
 
-    /// Topics that were missing and are known again: the relay reads the rows parked for them
-    /// (reason `topic`), all topics in one query, in seq order, as a step of parked events. Empty while
+    /// Topics that were missing and are known again, or have a partition that answers again: the relay reads the
+    /// rows parked for them (reasons `topic` and `partition`, without those that are
+    /// [`Self::is_stalled`]), all topics in one query, in seq order, as a step of parked events. Empty while
     /// such a step is in flight. After each they are named again, until a read finds nothing.
     pub fn recovered_topics(&mut self) -> Vec<TopicId> {
         if self.parked_step_in_flight() {

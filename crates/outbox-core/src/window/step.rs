@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::event::{AggregateKey, Meta, ParkReason, Source, Via};
-use super::topics::TopicId;
+use super::topics::{LaneId, TopicId};
 use crate::cursor::Cursor;
 
 /// A row to be added to `outbox_parked`.
@@ -18,8 +18,9 @@ pub struct Park {
     /// Set when the reason is [`ParkReason::Retry`]: it is due after so long.
     pub retry_in_ms: Option<u64>,
     pub error: Option<Arc<str>>,
-    /// Set when the reason is [`ParkReason::Topic`].
+    /// Set when the reason is [`ParkReason::Topic`] or [`ParkReason::Partition`].
     pub topic: Option<TopicId>,
+    pub(super) lane: Option<LaneId>,
 }
 
 /// A row of `outbox_parked` whose event was published: to be deleted.
@@ -45,8 +46,9 @@ pub struct Repark {
     /// Set when the reason is [`ParkReason::Retry`]: it is due after so long.
     pub retry_in_ms: Option<u64>,
     pub error: Option<Arc<str>>,
-    /// Set when the reason is [`ParkReason::Topic`].
+    /// Set when the reason is [`ParkReason::Topic`] or [`ParkReason::Partition`].
     pub topic: Option<TopicId>,
+    pub(super) lane: Option<LaneId>,
 }
 
 /// What one settle transaction writes: the outcome of one or several steps.
@@ -60,7 +62,7 @@ pub struct Settlement {
     pub parks: Vec<Park>,
     pub unparks: Vec<Unpark>,
     pub reparks: Vec<Repark>,
-    /// How many steps it settles.
+    /// How many steps it settles; none if it is only of events published late (stall.rs).
     pub steps: u32,
     /// Whether one of them was a step of parked events.
     pub(super) parked_step: bool,

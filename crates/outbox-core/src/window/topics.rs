@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use super::event::{Ticket, Via};
 use super::lane::{Lane, Ready};
+use super::limits::Limits;
 use crate::backoff::Backoff;
 use crate::partition::partition_of_hash;
 
@@ -31,6 +32,13 @@ impl TopicId {
     }
 }
 
+/// A partition of a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct LaneId {
+    pub topic: TopicId,
+    pub partition: u32,
+}
+
 pub(super) enum State {
     Unknown {
         waiting: Vec<Ticket>,
@@ -42,6 +50,8 @@ pub(super) enum State {
         ask_after: u64,
     },
     Moving {
+        /// Those of the old count, for what is outstanding there.
+        lanes: Vec<Lane>,
         partitions: u32,
         waiting: Vec<Ticket>,
         ask_after: u64,
@@ -59,40 +69,49 @@ pub(super) struct Topic {
     pub(super) question_open: bool,
     /// The answer to the open question is from before the topic failed.
     pub(super) answer_stale: bool,
-    ask_at: Option<u64>,
+    pub(super) ask_at: Option<u64>,
     pub(super) backoff: Backoff,
     /// Failed since its last delivery: the back-off goes on where it was.
     troubled: bool,
     /// Known again, and without a delivery since.
     pub(super) probing: bool,
+    /// Rows are parked for it since an earlier session.
+    pub(super) rows_expected: bool,
     /// In the list of recovered topics.
-    recovered: bool,
+    pub(super) recovered: bool,
 }
 
 pub(super) struct Topics {
     by_name: HashMap<Arc<str>, TopicId>,
     pub(super) topics: Vec<Topic>,
-    asks: BTreeSet<(u64, TopicId)>,
+    pub(super) asks: BTreeSet<(u64, TopicId)>,
     /// Known again, with rows parked for them that are to be read.
-    recovered: Vec<TopicId>,
-    /// Those last given out by [`Self::take_recovered`].
-    taken: Vec<TopicId>,
+    pub(super) recovered: Vec<TopicId>,
+    /// Those last given out by [`Topics::take_recovered`].
+    pub(super) taken: Vec<TopicId>,
+    /// The last positive report, and since when they have come without a long silence before.
+    pub(super) answered_ms: u64,
+    pub(super) answering_since_ms: u64,
+    silence_ms_long: u64,
     retry_backoff_ms: u64,
     retry_backoff_max_ms: u64,
     seed: u64,
 }
 
 impl Topics {
-    pub fn new(retry_backoff_ms: u64, retry_backoff_max_ms: u64, seed: u64) -> Topics {
+    pub fn new(limits: &Limits) -> Topics {
         Topics {
             by_name: HashMap::new(),
             topics: Vec::new(),
             asks: BTreeSet::new(),
             recovered: Vec::new(),
             taken: Vec::new(),
-            retry_backoff_ms,
-            retry_backoff_max_ms,
-            seed,
+            answered_ms: 0,
+            answering_since_ms: 0,
+            silence_ms_long: limits.partition_stall_ms / 2,
+            retry_backoff_ms: limits.retry_backoff_ms,
+            retry_backoff_max_ms: limits.retry_backoff_max_ms,
+            seed: limits.seed,
         }
     }
 
@@ -118,6 +137,7 @@ impl Topics {
             backoff: Backoff::new(self.retry_backoff_ms, self.retry_backoff_max_ms, seed),
             troubled: false,
             probing: false,
+            rows_expected: false,
             recovered: false,
         });
         id
@@ -127,7 +147,7 @@ impl Topics {
         &self.topics[id.0 as usize]
     }
 
-    fn get_mut(&mut self, id: TopicId) -> &mut Topic {
+    pub(super) fn get_mut(&mut self, id: TopicId) -> &mut Topic {
         &mut self.topics[id.0 as usize]
     }
 
@@ -176,33 +196,56 @@ impl Topics {
     }
 
     /// The partition for an event that is handed to the producer now.
-    pub fn sent(&mut self, id: TopicId, hash: u32) -> u32 {
+    pub fn sent(&mut self, id: TopicId, hash: u32, now_ms: u64) -> u32 {
         let topic = self.get_mut(id);
         topic.outstanding += 1;
-        match &topic.state {
-            State::Known { lanes, .. } => partition_of_hash(hash, lanes.len() as u32),
+        match &mut topic.state {
+            State::Known { lanes, .. } => {
+                let partition = partition_of_hash(hash, lanes.len() as u32);
+                lanes[partition as usize].sent(now_ms);
+                partition
+            }
             _ => unreachable!("only events of known topics are ready"),
         }
     }
 
-    pub fn unsent(&mut self, id: TopicId) {
-        self.get_mut(id).outstanding -= 1;
+    pub fn unsent(&mut self, id: TopicId, hash: u32) {
+        let topic = self.get_mut(id);
+        topic.outstanding -= 1;
+        if let State::Known { lanes, .. } | State::Moving { lanes, .. } = &mut topic.state {
+            let partition = partition_of_hash(hash, lanes.len() as u32);
+            lanes[partition as usize].unsent();
+        }
     }
 
     /// An event has its positive report, or was refused for its own fault. What may go now is put into
     /// `ready`, or returned to be admitted again, in order.
-    pub fn reported(&mut self, id: TopicId, hash: u32, via: Via, delivered: bool, ready: &mut Ready) -> Vec<Ticket> {
-        let topic = self.get_mut(id);
+    pub fn reported(
+        &mut self,
+        (id, hash): (TopicId, u32),
+        (via, delivered): (Via, bool),
+        now_ms: u64,
+        ready: &mut Ready,
+    ) -> Vec<Ticket> {
+        let topic = &mut self.topics[id.0 as usize];
         topic.outstanding -= 1;
         if delivered && (topic.troubled || topic.probing) {
             topic.troubled = false;
             topic.probing = false;
             topic.backoff.reset();
         }
-        if let State::Known { lanes, .. } = &mut topic.state {
+        let known = matches!(topic.state, State::Known { .. });
+        if let State::Known { lanes, .. } | State::Moving { lanes, .. } = &mut topic.state {
             let partition = partition_of_hash(hash, lanes.len() as u32);
-            lanes[partition as usize].reported(via, delivered, ready);
-            return Vec::new();
+            let lane = &mut lanes[partition as usize];
+            if lane.heard(now_ms) >= self.silence_ms_long {
+                self.answering_since_ms = now_ms;
+            }
+            self.answered_ms = now_ms;
+            if known {
+                lane.reported(via, delivered, ready);
+                return Vec::new();
+            }
         }
         self.finish_moving(id)
     }
@@ -225,10 +268,7 @@ impl Topics {
     pub fn take_queued(&mut self, id: TopicId) -> Vec<Ticket> {
         match &mut self.get_mut(id).state {
             State::Unknown { waiting, .. } | State::Moving { waiting, .. } => std::mem::take(waiting),
-            State::Known { lanes, .. } => {
-                let lanes = lanes.iter_mut().map(|lane| std::mem::replace(lane, Lane::cold(false)));
-                lanes.flat_map(Lane::into_queue).collect()
-            }
+            State::Known { lanes, .. } => lanes.iter_mut().flat_map(Lane::take_all).collect(),
             State::Missing { .. } => Vec::new(),
         }
     }
@@ -254,6 +294,26 @@ impl Topics {
         }
     }
 
+    /// A topic that has rows with the reason `partition` when the session begins.
+    pub fn expect_rows(&mut self, id: TopicId, now_ms: u64) {
+        let topic = self.get_mut(id);
+        topic.rows_expected = true;
+        if matches!(topic.state, State::Unknown { .. }) {
+            self.ask(id, now_ms);
+        }
+    }
+
+    /// The lane of a key as long as the topic is known.
+    pub fn lane_of(&self, id: TopicId, hash: u32) -> Option<LaneId> {
+        match &self.get(id).state {
+            State::Known { lanes, .. } | State::Moving { lanes, .. } => Some(LaneId {
+                topic: id,
+                partition: partition_of_hash(hash, lanes.len() as u32),
+            }),
+            State::Unknown { .. } | State::Missing { .. } => None,
+        }
+    }
+
     pub(super) fn become_missing(&mut self, id: TopicId, error: Arc<str>, now_ms: u64) {
         let topic = self.get_mut(id);
         topic.state = State::Missing { error };
@@ -269,7 +329,13 @@ impl Topics {
     /// Called with all unsent events of the topic, in order, after [`super::answer::Effect::Move`]. Returns those
     /// that can be admitted at once.
     pub fn start_moving(&mut self, id: TopicId, partitions: u32, waiting: Vec<Ticket>, now_ms: u64) -> Vec<Ticket> {
-        self.get_mut(id).state = State::Moving {
+        let topic = self.get_mut(id);
+        let lanes = match &mut topic.state {
+            State::Known { lanes, .. } => std::mem::take(lanes),
+            _ => Vec::new(),
+        };
+        topic.state = State::Moving {
+            lanes,
             partitions,
             waiting,
             ask_after: now_ms + KNOWN_AGE_MS_MAX,
@@ -277,92 +343,20 @@ impl Topics {
         self.finish_moving(id)
     }
 
-    fn finish_moving(&mut self, id: TopicId) -> Vec<Ticket> {
+    pub(super) fn finish_moving(&mut self, id: TopicId) -> Vec<Ticket> {
         let topic = self.get_mut(id);
         match &mut topic.state {
             State::Moving {
                 partitions,
                 waiting,
                 ask_after,
+                ..
             } if topic.outstanding == 0 => {
                 let (partitions, waiting) = (*partitions, std::mem::take(waiting));
                 topic.state = known(partitions, *ask_after, topic.probing);
                 waiting
             }
             _ => Vec::new(),
-        }
-    }
-
-    pub(super) fn ask(&mut self, id: TopicId, at_ms: u64) {
-        let topic = &mut self.topics[id.0 as usize];
-        if topic.question_open {
-            return;
-        }
-        if let Some(before) = topic.ask_at.replace(at_ms) {
-            self.asks.remove(&(before, id));
-        }
-        self.asks.insert((at_ms, id));
-    }
-
-    pub fn take_due(&mut self, now_ms: u64) -> Vec<TopicId> {
-        let mut due = Vec::new();
-        while let Some(&(at_ms, id)) = self.asks.first()
-            && at_ms <= now_ms
-        {
-            self.asks.pop_first();
-            let topic = self.get_mut(id);
-            topic.ask_at = None;
-            topic.question_open = true;
-            due.push(id);
-        }
-        due
-    }
-
-    pub fn next_ask_at(&self) -> Option<u64> {
-        self.asks.first().map(|&(at_ms, _)| at_ms)
-    }
-
-    /// Rows parked for the topic are to be read, if it can be written.
-    pub fn recover(&mut self, id: TopicId) {
-        let topic = &mut self.topics[id.0 as usize];
-        let writable = matches!(topic.state, State::Known { .. } | State::Moving { .. });
-        if writable && !topic.recovered {
-            topic.recovered = true;
-            self.recovered.push(id);
-        }
-    }
-
-    /// The topic with this number, if there is one.
-    pub fn by_number(&self, number: u64) -> Option<TopicId> {
-        u32::try_from(number)
-            .ok()
-            .filter(|&index| (index as usize) < self.topics.len())
-            .map(TopicId)
-    }
-
-    pub fn has_recovered(&self) -> bool {
-        !self.recovered.is_empty()
-    }
-
-    /// Gives out the recovered topics. Until a read for them finds nothing, each settled step of
-    /// parked events brings them up again: see [`Self::recover_taken`].
-    pub fn take_recovered(&mut self) -> Vec<TopicId> {
-        let mut recovered = std::mem::take(&mut self.recovered);
-        recovered.retain(|&id| {
-            let topic = &mut self.topics[id.0 as usize];
-            topic.recovered = false;
-            !matches!(topic.state, State::Missing { .. })
-        });
-        if !recovered.is_empty() {
-            self.taken.clone_from(&recovered);
-        }
-        recovered
-    }
-
-    /// A step of parked events was settled: its read may have been cut by a limit.
-    pub fn recover_taken(&mut self) {
-        for id in std::mem::take(&mut self.taken) {
-            self.recover(id);
         }
     }
 }

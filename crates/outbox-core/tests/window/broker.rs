@@ -41,6 +41,8 @@ pub enum Report {
 pub struct Broker {
     pub topics: Vec<Presence>,
     pub outage: bool,
+    /// Partitions that do not answer.
+    pub silent: BTreeSet<(usize, u32)>,
     /// Events that Kafka refuses, until they are mended.
     pub poison: BTreeSet<EventNo>,
     /// (event, topic), in the order in which the brokers appended them.
@@ -69,6 +71,7 @@ impl Broker {
         Broker {
             topics: vec![Presence::Absent; topics],
             outage: false,
+            silent: BTreeSet::new(),
             poison: BTreeSet::new(),
             appended: Vec::new(),
             fatal: false,
@@ -155,7 +158,10 @@ impl Broker {
         };
         lanes.retain(|_, queue| !queue.is_empty());
         let fatal = self.fatal && alive;
-        let mut lanes: Vec<_> = lanes.iter_mut().filter(|(lane, _)| lane.0 || !fatal).collect();
+        let mut lanes: Vec<_> = lanes
+            .iter_mut()
+            .filter(|(lane, _)| (lane.0 || !fatal) && !self.silent.contains(&(lane.1, lane.2)))
+            .collect();
         if lanes.is_empty() {
             return Ok(());
         }

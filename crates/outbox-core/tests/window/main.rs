@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use broker::Presence;
 use outbox_core::window::ParkReason;
-use relay::{AGGREGATES, Ending, Memory, Relay, TOPICS};
+use relay::{AGGREGATES, Ending, Memory, PARTITIONS_MAX, Relay, TOPICS};
 use support::{Rng, run_schedules};
 use tables::{Event, EventNo};
 
@@ -46,7 +46,7 @@ fn change_topic(relay: &mut Relay, rng: &mut Rng) {
     let topic = rng.below(TOPICS);
     let presence = match (relay.broker.topics[topic], rng.below(4)) {
         (Presence::Present { partitions }, 0) => Presence::Present {
-            partitions: partitions + 1,
+            partitions: PARTITIONS_MAX.min(partitions + 1),
         },
         (Presence::Present { partitions }, 1) => Presence::WriteDenied { partitions },
         (Presence::WriteDenied { partitions }, _) => Presence::Present { partitions },
@@ -59,19 +59,31 @@ fn change_topic(relay: &mut Relay, rng: &mut Rng) {
     relay.broker.set_topic(topic, presence);
 }
 
+/// Of one partition of a topic; it may be one that nobody uses.
+fn change_silence(relay: &mut Relay, rng: &mut Rng) {
+    let partition = (rng.below(TOPICS), rng.below(2) as u32);
+    if !relay.broker.silent.remove(&partition) {
+        relay.broker.silent.insert(partition);
+    }
+}
+
 fn act(relay: &mut Relay, rng: &mut Rng) -> Result<(), String> {
     match rng.below(100) {
         0..8 => emit(relay, rng),
         8..20 => relay.read_log(),
         20..28 => relay.read_parked(),
         28..44 => relay.send(rng)?,
-        44..60 => relay.broker.progress(rng)?,
+        44..58 => relay.broker.progress(rng)?,
+        58..60 => change_silence(relay, rng),
         60..74 => relay.take_report(rng)?,
         74..78 => relay.ask(),
-        78..83 => relay.answer(rng),
-        83..92 => relay.settle(rng, true)?,
-        92..95 => relay.now_ms += rng.below(300) as u64,
-        95 => relay.now_ms += rng.below(70_000) as u64,
+        78..82 => relay.answer(rng),
+        82..91 => {
+            relay.window.check_stalls(relay.now_ms);
+            relay.settle(rng, true)?;
+        }
+        91..95 => relay.now_ms += rng.below(300) as u64,
+        95 if rng.one_in(4) => relay.now_ms += rng.below(70_000) as u64,
         96 => change_topic(relay, rng),
         97 => relay.broker.outage = !relay.broker.outage && rng.one_in(2),
         98 if rng.one_in(6) => relay.restart(Ending::Crash),
@@ -91,10 +103,61 @@ fn wind_up(relay: &mut Relay, rng: &mut Rng) -> Result<(), String> {
             relay.broker.set_topic(topic, Presence::Present { partitions: 2 });
         }
     }
+    strangers_go_out(relay, rng)?;
+    relay.broker.silent.clear();
     run_until(relay, rng, only_given_up_left)?;
     check_published(relay, |event| !relay.tables.parked.contains_key(&event))?;
     relay.retry_failed();
     run_until(relay, rng, |relay| relay.tables.parked.is_empty())
+}
+
+/// While others answer, partitions that do not hold up only aggregates that have events for them.
+fn strangers_go_out(relay: &mut Relay, rng: &mut Rng) -> Result<(), String> {
+    let concerned = |aggregate: usize| {
+        let mut events = relay.tables.log.iter().filter(|row| row.aggregate == aggregate);
+        events.any(|row| relay.is_silent(row.aggregate, row.topic))
+    };
+    let log = 0..relay.tables.log.len();
+    let strangers: BTreeSet<EventNo> = log
+        .filter(|&event| !concerned(relay.tables.log[event].aggregate))
+        .collect();
+    let places = (0..AGGREGATES).flat_map(|aggregate| (0..TOPICS).map(move |topic| (aggregate, topic)));
+    let sign_of_life = places
+        .into_iter()
+        .find(|&(aggregate, topic)| !concerned(aggregate) && !relay.is_silent(aggregate, topic));
+    let Some((aggregate, topic)) = sign_of_life else {
+        return Ok(());
+    };
+    let mut outcome = Ok(());
+    for n in 0..400 {
+        if n % 4 == 0 {
+            relay.tables.log.push(Event {
+                aggregate,
+                topic,
+                available_at: None,
+                defect: false,
+                poison: false,
+            });
+        }
+        round(relay, rng)?;
+        let given_up = |event: EventNo| {
+            let reason = relay.tables.parked.get(&event).map(|row| row.reason);
+            matches!(
+                reason,
+                Some(ParkReason::Failed | ParkReason::Behind | ParkReason::Retry)
+            )
+        };
+        outcome = check_published(relay, |event| strangers.contains(&event) && !given_up(event));
+        // When nothing more is read nobody can answer, and it looks like an outage.
+        if outcome.is_ok() || relay.window.parked_full() || !relay.window.can_read_parked() {
+            return Ok(());
+        }
+    }
+    outcome.map_err(|error| {
+        let stalled: Vec<_> = relay.window.stalled_partitions().collect();
+        let (silent, parked) = (&relay.broker.silent, &relay.tables.parked);
+        format!("held up by strangers: {error}; silent {silent:?}, stalled {stalled:?}, parked {parked:?}")
+    })
 }
 
 fn only_given_up_left(relay: &Relay) -> bool {
@@ -109,19 +172,26 @@ fn only_given_up_left(relay: &Relay) -> bool {
     parked.keys().all(|&event| failed(event) || behind_failed(event))
 }
 
+/// What the relay does, once each.
+fn round(relay: &mut Relay, rng: &mut Rng) -> Result<(), String> {
+    relay.now_ms += 200;
+    relay.read_log();
+    relay.read_parked();
+    relay.send(rng)?;
+    for _ in 0..4 {
+        relay.broker.progress(rng)?;
+        relay.take_report(rng)?;
+    }
+    relay.ask();
+    relay.answer(rng);
+    relay.window.check_stalls(relay.now_ms);
+    relay.settle(rng, false)?;
+    Ok(())
+}
+
 fn run_until(relay: &mut Relay, rng: &mut Rng, done: impl Fn(&Relay) -> bool) -> Result<(), String> {
     for _ in 0..1_000 {
-        relay.now_ms += 200;
-        relay.read_log();
-        relay.read_parked();
-        relay.send(rng)?;
-        for _ in 0..4 {
-            relay.broker.progress(rng)?;
-            relay.take_report(rng)?;
-        }
-        relay.ask();
-        relay.answer(rng);
-        relay.settle(rng, false)?;
+        round(relay, rng)?;
         let all_read = relay.tables.ledger_pos == relay.tables.log.len();
         if all_read && relay.window.is_empty() && done(relay) {
             return Ok(());
@@ -184,13 +254,13 @@ fn check_end(relay: &Relay) -> Result<(), String> {
     let window = &relay.window;
     let left = (
         window.held_aggregates(),
-        window.suspects_left().len(),
+        window.suspects_left().len() + window.abandoned_events(),
         window.in_flight_bytes(),
         window.in_flight_events(),
     );
     if left != (0, 0, 0, 0) {
         return Err(format!(
-            "left in an empty window: (held, suspects, bytes, events) = {left:?}"
+            "left in an empty window: (held, suspects and abandoned, bytes, events) = {left:?}"
         ));
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use outbox_core::partition::murmur2;
+use outbox_core::partition::{murmur2, partition_for};
 use outbox_core::window::{Fate, Limits, Meta, ParkReason, Source, Ticket, TopicId, Window};
 
 use crate::broker::{Broker, Presence, Report};
@@ -11,6 +11,7 @@ use crate::tables::{EventNo, Tables, cursor_at, event_id, key_of};
 
 pub const TOPICS: usize = 3;
 pub const AGGREGATES: usize = 6;
+pub const PARTITIONS_MAX: u32 = 4;
 
 /// What a relay might forget: the tests must then fail.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -67,6 +68,8 @@ fn new_limits(rng: &mut Rng) -> Limits {
         retry_backoff_max_ms: 10_000,
         max_attempts: 1 + rng.below(3) as i32,
         failed_holds: rng.one_in(2),
+        partition_stall_ms: 50 + rng.below(500) as u64,
+        max_parked: 3 + rng.below(20),
         seed: rng.next(),
     }
 }
@@ -121,12 +124,19 @@ impl Relay {
             let blocking = reasons.filter(|reason| reason.blocks(failed_holds)).count() as u64;
             self.window.hold(key_of(aggregate), rows, blocking);
         }
-        let topics: BTreeSet<usize> = self.tables.parked.values().filter_map(|row| row.topic).collect();
-        let topics = topics
-            .into_iter()
-            .map(topic_name)
-            .chain(std::mem::take(&mut self.denied));
-        for topic in topics {
+        for topic in 0..TOPICS {
+            let rows = self.tables.parked.values().filter(|row| row.topic == Some(topic));
+            let of_reason = |reason| rows.clone().filter(|row| row.reason == reason).count();
+            let name = topic_name(topic);
+            if of_reason(ParkReason::Topic) > 0 {
+                self.window.assume_missing(&name, "missing".into(), self.now_ms);
+            }
+            if of_reason(ParkReason::Partition) > 0 {
+                self.window
+                    .expect_rows(&name, of_reason(ParkReason::Partition), self.now_ms);
+            }
+        }
+        for topic in std::mem::take(&mut self.denied) {
             self.window.assume_missing(&topic, "missing".into(), self.now_ms);
         }
     }
@@ -150,6 +160,13 @@ impl Relay {
         }
     }
 
+    /// Whether a partition does not answer that the event goes to, or went to when there were fewer.
+    pub fn is_silent(&self, aggregate: usize, topic: usize) -> bool {
+        let key = aggregate.to_string();
+        let silent = |partitions| partition_for(key.as_bytes(), partitions);
+        (1..=PARTITIONS_MAX).any(|partitions| self.broker.silent.contains(&(topic, silent(partitions))))
+    }
+
     pub fn read_log(&mut self) {
         if !self.window.can_read() {
             return;
@@ -163,7 +180,7 @@ impl Relay {
 
     /// Due ones, heads to be retried, draining aggregates, recovered topics: in seq order.
     pub fn read_parked(&mut self) {
-        if self.window.parked_step_in_flight() {
+        if self.window.parked_step_in_flight() || !self.window.can_read_parked() {
             return;
         }
         let draining: BTreeSet<_> = self.window.draining().take(2).collect();
@@ -174,17 +191,26 @@ impl Relay {
             match row.reason {
                 ParkReason::Scheduled => log.available_at.is_none_or(|at| at <= self.now_ms),
                 ParkReason::Behind => draining.contains(&key_of(log.aggregate)),
-                ParkReason::Topic => row.topic.is_some_and(|topic| recovered.contains(&topic)),
+                ParkReason::Topic | ParkReason::Partition => row.topic.is_some_and(|topic| recovered.contains(&topic)),
                 ParkReason::Retry => row.due_ms <= self.now_ms,
                 _ => false,
             }
         };
-        let due = self.tables.parked.iter().filter(due).take(self.step_rows_max);
-        let rows: Vec<_> = due.map(|(&event, row)| (event, (row.reason, row.attempts))).collect();
+        let due = self.tables.parked.iter().filter(due);
+        let due: Vec<_> = due.map(|(&event, row)| (event, (row.reason, row.attempts))).collect();
+        let source = |(reason, attempts)| Source::Parked { reason, attempts };
+        let mut rows = Vec::new();
+        for (event, row) in due {
+            let waits = matches!(row.0, ParkReason::Topic | ParkReason::Partition);
+            let meta = self.meta(event, source(row));
+            if rows.len() < self.step_rows_max && !(waits && self.window.is_stalled(&meta)) {
+                rows.push((event, row));
+            }
+        }
         if rows.is_empty() {
             return;
         }
-        let parked = |(event, (reason, attempts))| self.meta(event, Source::Parked { reason, attempts });
+        let parked = |(event, row)| self.meta(event, source(row));
         let metas: Vec<Meta> = rows.iter().copied().map(parked).collect();
         let body = rows.into_iter().map(|(event, _)| event).collect();
         self.window.open_step(None, metas, body, self.now_ms);

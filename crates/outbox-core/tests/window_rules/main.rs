@@ -3,6 +3,7 @@
 mod careful;
 mod parking;
 mod sending;
+mod stalls;
 mod topics;
 
 use std::rc::{Rc, Weak};
@@ -32,6 +33,8 @@ fn limits() -> Limits {
         retry_backoff_max_ms: 60_000,
         max_attempts: 5,
         failed_holds: true,
+        partition_stall_ms: 16_000,
+        max_parked: 1_000,
         seed: 1,
     }
 }

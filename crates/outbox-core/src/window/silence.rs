@@ -1,0 +1,70 @@
+//! Which lanes are silent while others answer.
+
+use super::event::Ticket;
+use super::lane::Lane;
+use super::topics::{LaneId, State, TopicId, Topics};
+use crate::partition::partition_of_hash;
+
+/// How far into a lane's silence others must have answered: this part of
+/// [`super::Limits::partition_stall_ms`]. More than what lies between two reports in a normal run.
+const OTHERS_ANSWERED_PART: u64 = 32;
+
+impl Topics {
+    /// Lanes that have been silent for `stall_ms` while others answered, and for how long. `full`: nothing more
+    /// can be read, so that nobody else can answer.
+    pub fn silent_lanes(&self, stall_ms: u64, full: bool, now_ms: u64) -> Vec<(LaneId, u64)> {
+        let margin_ms = (stall_ms / OTHERS_ANSWERED_PART).max(1);
+        let stalled = |since_ms: u64, margin_ms: u64| {
+            let from_ms = since_ms.max(self.answering_since_ms);
+            now_ms.saturating_sub(from_ms) >= stall_ms && self.answered_ms >= from_ms.saturating_add(margin_ms)
+        };
+        let mut silent: Vec<_> = self
+            .waiting_lanes()
+            .filter(|(_, since)| stalled(*since, margin_ms))
+            .collect();
+        // In an outage those that answered last have something outstanding as well. Here they have not.
+        if silent.is_empty() && full && self.waiting_lanes().all(|(_, since)| stalled(since, 1)) {
+            silent.extend(self.waiting_lanes());
+        }
+        silent
+            .into_iter()
+            .map(|(lane, since_ms)| (lane, now_ms - since_ms))
+            .collect()
+    }
+
+    /// Lanes with something outstanding, and since when they are silent.
+    fn waiting_lanes(&self) -> impl Iterator<Item = (LaneId, u64)> {
+        let topics = (0..).map(TopicId).zip(&self.topics);
+        topics.flat_map(|(topic, known)| {
+            let lanes = match &known.state {
+                State::Known { lanes, .. } | State::Moving { lanes, .. } => &lanes[..],
+                State::Unknown { .. } | State::Missing { .. } => &[],
+            };
+            let lanes = (0..).zip(lanes);
+            lanes.filter_map(move |(partition, lane)| Some((LaneId { topic, partition }, lane.silent_since_ms()?)))
+        })
+    }
+
+    /// What waits for a lane, in order.
+    pub fn take_lane(&mut self, lane: LaneId, hash_of: impl Fn(Ticket) -> u32) -> Vec<Ticket> {
+        match &mut self.get_mut(lane.topic).state {
+            State::Known { lanes, .. } => lanes[lane.partition as usize].take_all().collect(),
+            State::Moving { lanes, waiting, .. } => {
+                let partitions = lanes.len() as u32;
+                let of_lane = |ticket| partition_of_hash(hash_of(ticket), partitions) == lane.partition;
+                waiting.extract_if(.., |ticket| of_lane(*ticket)).collect()
+            }
+            State::Unknown { .. } | State::Missing { .. } => Vec::new(),
+        }
+    }
+
+    /// So many outstanding events of a lane are not waited for any more. Returns events to be admitted again.
+    pub fn abandoned(&mut self, lane: LaneId, events: u32) -> Vec<Ticket> {
+        let topic = self.get_mut(lane.topic);
+        topic.outstanding -= events;
+        if let State::Known { lanes, .. } | State::Moving { lanes, .. } = &mut topic.state {
+            lanes[lane.partition as usize] = Lane::cold(false);
+        }
+        self.finish_moving(lane.topic)
+    }
+}
