@@ -167,7 +167,9 @@ impl<'a> Session<'a> {
                     if topic != parked.topic {
                         store.retarget(spi, &parked, &topic);
                     }
-                    window.assume_missing(&topic, parked.error.as_str().into(), now);
+                    if parked.cannot_be_written {
+                        window.assume_missing(&topic, parked.error.as_str().into(), now);
+                    }
                 }
                 for (topic, rows) in store.parked_for_partitions(spi) {
                     window.expect_rows(&topic, rows, now);

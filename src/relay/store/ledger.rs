@@ -15,6 +15,8 @@ pub struct ParkedTopic {
     pub event_type: String,
     /// The event names its topic itself.
     pub given: bool,
+    /// The topic itself; else a partition of it did not answer.
+    pub cannot_be_written: bool,
 }
 
 /// A row for outbox_parked out of a `Park` or a `Repark`, which have these fields in common.
@@ -117,6 +119,7 @@ impl Store {
                 aggregate_type: text(row, 2),
                 event_type: text(row, 3),
                 given: rows.bool(row, 4).unwrap_or(false),
+                cannot_be_written: rows.bool(row, 5).unwrap_or(false),
             })
             .collect()
     }

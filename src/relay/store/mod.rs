@@ -88,9 +88,6 @@ impl Store {
             due: plan(
                 "SELECT {columns}, p.reason, p.attempts FROM {s}.outbox_parked p JOIN {s}.outbox_log l ON l.event_id = p.event_id
                   WHERE p.reason = $1 AND p.available_at <= $2
-                    AND (p.reason = 'scheduled' OR NOT EXISTS (
-                        SELECT FROM {s}.outbox_parked b WHERE b.aggregate_key = p.aggregate_key AND b.seq < p.seq
-                           AND b.reason IN ('retry', 'suspect', 'topic', 'partition')))
                   ORDER BY p.available_at, p.seq",
                 &[TEXT, TIMESTAMPTZ],
             ),
@@ -164,9 +161,9 @@ impl Store {
                 &[BOOL],
             ),
             parked_topics: plan(
-                "SELECT DISTINCT ON (p.topic, l.aggregate_type, l.event_type, l.topic IS NULL)
-                        p.topic, COALESCE(p.last_error, ''), l.aggregate_type, l.event_type, l.topic IS NOT NULL
-                   FROM {s}.outbox_parked p JOIN {s}.outbox_log l ON l.event_id = p.event_id WHERE p.reason = 'topic'",
+                "SELECT DISTINCT ON (p.topic, p.reason, l.aggregate_type, l.event_type, l.topic IS NULL)
+                        p.topic, COALESCE(p.last_error, ''), l.aggregate_type, l.event_type, l.topic IS NOT NULL, p.reason = 'topic'
+                   FROM {s}.outbox_parked p JOIN {s}.outbox_log l ON l.event_id = p.event_id WHERE p.reason IN ('topic', 'partition')",
                 &[],
             ),
             parked_for_partitions: plan(
@@ -175,7 +172,7 @@ impl Store {
             ),
             retarget: plan(
                 "UPDATE {s}.outbox_parked p SET topic = $2 FROM {s}.outbox_log l
-                  WHERE p.reason = 'topic' AND p.topic = $1 AND l.event_id = p.event_id AND l.topic IS NULL AND l.aggregate_type = $3 AND l.event_type = $4",
+                  WHERE p.reason IN ('topic', 'partition') AND p.topic = $1 AND l.event_id = p.event_id AND l.topic IS NULL AND l.aggregate_type = $3 AND l.event_type = $4",
                 &[TEXT, TEXT, TEXT, TEXT],
             ),
             drop_orphans: plan(

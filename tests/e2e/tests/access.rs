@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 use outbox_e2e::scenario::topic_of;
 use outbox_e2e::shell::give_to_server_user;
@@ -68,27 +69,28 @@ fn denied_topic_holds_back_its_aggregates_only(name: &str) {
     for error in errors.into_iter().map(Option::unwrap_or_default) {
         assert!(error.contains("may not write"), "{error}");
     }
-    let status: String = db.one("SELECT last_error FROM outbox_status");
-    assert!(status.contains(&denied_topic), "{status}");
+    // Between two tries the status may be without it.
+    db.wait_true(
+        &format!("SELECT last_error LIKE '%{denied_topic}%may not write%' FROM outbox_status"),
+        seconds(10),
+    );
 
-    // Others flow all the while: no producer is started again and again for the sake of the denied topic.
-    let lines = || {
-        s.cluster
-            .log()
-            .lines()
-            .filter(|line| line.contains("outbox_ext relay"))
-            .count()
-    };
-    let before = lines();
+    // Others flow all the while: no producer is started again and again for the sake of the denied topic, and the log
+    // is not flooded.
+    let said = |what: &str| s.cluster.log().lines().filter(|line| line.contains(what)).count();
+    let before = (said("gap-less guarantee"), said("outbox_ext relay"));
     for n in 100..400 {
         db.emit_one(&open, &(n % 4).to_string(), &n.to_string());
-        let_pass(std::time::Duration::from_millis(20));
+        let_pass(Duration::from_millis(20));
     }
     broker.wait_count(&open_topic, 400, seconds(20));
-    let said = lines() - before;
+    let (rebuilds, lines) = (
+        said("gap-less guarantee") - before.0,
+        said("outbox_ext relay") - before.1,
+    );
     assert!(
-        said <= 10,
-        "{said} lines of the relay in six seconds:\n{}",
+        rebuilds <= 1 && lines <= 40,
+        "{rebuilds} new producers, {lines} lines in six seconds:\n{}",
         s.cluster.log()
     );
     assert_eq!(broker.count(&denied_topic), 0);
@@ -128,7 +130,6 @@ fn options_file_and_its_secret(name: &str) {
         (format!("{right}{SECRET}\n"), "word without"),
         (format!("{right}sasl.username='{SECRET}\n"), "sasl.username"),
         (format!("{right}acks=1 # {SECRET}\n"), "acks"),
-        (format!("{right}{SECRET}=1\n"), "kafka_options_file"),
     ];
     db.run(&format!(
         "ALTER SYSTEM SET outbox_ext.kafka_options_file = '{}'",
@@ -158,8 +159,6 @@ fn options_file_and_its_secret(name: &str) {
     spoken.push(db.status());
     spoken.push(s.cluster.log());
     for text in spoken {
-        // The last wrong file has it as a property's name, which is no secret; the log may name that.
-        let text = text.replace(&format!("property \"{SECRET}\""), "");
         assert!(!text.contains(SECRET), "a secret in: {text}");
     }
 }
