@@ -206,16 +206,18 @@ COMMENT ON COLUMN @extschema@.consumed_event.consumer_name IS 'The consumer, 1 t
 COMMENT ON COLUMN @extschema@.consumed_event.event_id IS 'The event it applied.';
 COMMENT ON COLUMN @extschema@.consumed_event.consumed_at IS 'Start of the transaction that applied it.';
 
--- Functions of applications and operators. Those whose statements have operators run with a search_path of their own; outbox_emit and inbox_try_consume have none, and are spared its cost.
+-- Functions of applications and operators. They run with a search_path of their own, and so does a trigger that somebody hangs on the tables they write to.
 CREATE FUNCTION @extschema@.outbox_emit(
     aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb DEFAULT NULL, topic text DEFAULT NULL,
     event_id uuid DEFAULT NULL, available_at timestamptz DEFAULT NULL) RETURNS uuid
-    LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER AS 'MODULE_PATHNAME', 'outbox_emit_wrapper';
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'outbox_emit_wrapper';
 COMMENT ON FUNCTION @extschema@.outbox_emit(text, text, text, jsonb, jsonb, text, uuid, timestamptz) IS
     'Emits an event in the caller''s transaction and returns its id. Refuses at once what could never be published. EXECUTE is all the caller needs.';
 
 CREATE FUNCTION @extschema@.inbox_try_consume(consumer_name text, event_id uuid) RETURNS boolean
-    LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER AS 'MODULE_PATHNAME', 'inbox_try_consume_wrapper';
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'inbox_try_consume_wrapper';
 COMMENT ON FUNCTION @extschema@.inbox_try_consume(text, uuid) IS
     'True exactly once for a (consumer, event), in the caller''s transaction; false when it was consumed before. Waits for a concurrent call with the same pair; at REPEATABLE READ and above that one raises a serialization failure.';
 

@@ -12,9 +12,10 @@ use outbox_core::record;
 use pgrx::PgSqlErrorCode;
 use pgrx::prelude::*;
 use std::cell::RefCell;
+use std::rc::Rc;
 
 thread_local! {
-    static INSERT: RefCell<Option<(Schema, Plan)>> = const { RefCell::new(None) };
+    static INSERT: RefCell<Option<(Schema, Rc<Plan>)>> = const { RefCell::new(None) };
 }
 
 /// SQL `outbox_new_event_id()`.
@@ -86,23 +87,37 @@ fn outbox_emit(fcinfo: pg_sys::FunctionCallInfo) -> pgrx::Uuid {
 
 fn insert(schema: &Schema, values: &[Option<pg_sys::Datum>]) {
     spi::connected(|spi| {
-        INSERT.with_borrow_mut(|cached| {
-            // Prepared once a session, and again when the extension was re-created or its schema renamed.
-            if cached.as_ref().is_none_or(|(known, _)| known != schema) {
-                let sql = format!(
-                    "INSERT INTO {}.outbox_log (event_id, aggregate_type, aggregate_id, event_type, payload, headers, topic, available_at) \
-                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
-                    schema.quoted
-                );
-                let arguments =
-                    [types::UUID, types::TEXT, types::TEXT, types::TEXT, types::JSONB, types::JSONB, types::TEXT, types::TIMESTAMPTZ];
-                *cached = Some((schema.clone(), spi.prepare(&sql, &arguments)));
-            }
-            if let Some((_, plan)) = cached.as_ref() {
-                spi.execute(plan, values, Access::Write);
-            }
-        })
+        // Not borrowed while it runs: a trigger of somebody's may emit in its turn.
+        let plan = INSERT.with_borrow_mut(|cached| plan(spi, schema, cached));
+        spi.execute(&plan, values, Access::Write);
     });
+}
+
+/// Prepared once a session, and again when the extension was re-created or its schema renamed.
+fn plan(spi: &spi::Spi, schema: &Schema, cached: &mut Option<(Schema, Rc<Plan>)>) -> Rc<Plan> {
+    if let Some((known, plan)) = cached
+        && known == schema
+    {
+        return Rc::clone(plan);
+    }
+    let sql = format!(
+        "INSERT INTO {}.outbox_log (event_id, aggregate_type, aggregate_id, event_type, payload, headers, topic, available_at) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+        schema.quoted
+    );
+    let arguments = [
+        types::UUID,
+        types::TEXT,
+        types::TEXT,
+        types::TEXT,
+        types::JSONB,
+        types::JSONB,
+        types::TEXT,
+        types::TIMESTAMPTZ,
+    ];
+    let plan = Rc::new(spi.prepare(&sql, &arguments));
+    *cached = Some((schema.clone(), Rc::clone(&plan)));
+    plan
 }
 
 fn null(argument: &str) -> ! {

@@ -25,8 +25,8 @@ const LIFT_MAX: i64 = i64::MAX / 2;
 thread_local! {
     /// Transaction and subtransaction that have set the stop already.
     static STOPPED: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
-    /// The sequence is known to stand at least here.
-    static LIFTED: Cell<i64> = const { Cell::new(i64::MIN) };
+    /// The sequence in this schema is known to stand at least here.
+    static LIFTED: Cell<(pg_sys::Oid, i64)> = const { Cell::new((pg_sys::Oid::INVALID, i64::MIN)) };
 }
 
 /// Trigger `outbox_log_restamp`: BEFORE INSERT, for each row. A row with this transaction's xid, as all that are emitted here, stays as it is.
@@ -46,11 +46,11 @@ fn outbox_restamp(fcinfo: pg_sys::FunctionCallInfo) -> Returned {
             STOPPED.set((xid, xact::subtransaction()));
         }
         if let Some(seq) = row.i64(c"seq")
-            && seq > LIFTED.get()
+            && (LIFTED.get().0 != schema.oid || seq > LIFTED.get().1)
             && seq <= LIFT_MAX
         {
             lift(&schema, seq);
-            LIFTED.set(seq + LIFT_STRIDE);
+            LIFTED.set((schema.oid, seq + LIFT_STRIDE));
         }
     });
     Returned(row.with_u64(c"xid", xid))

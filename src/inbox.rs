@@ -7,12 +7,13 @@ use crate::pg::spi::{self, Access, Plan, types};
 use pgrx::PgSqlErrorCode;
 use pgrx::prelude::*;
 use std::cell::RefCell;
+use std::rc::Rc;
 
 /// Longest consumer name, in bytes; the table has the same limit as a check.
 const CONSUMER_BYTES_MAX: usize = 255;
 
 thread_local! {
-    static INSERT: RefCell<Option<(Schema, Plan)>> = const { RefCell::new(None) };
+    static INSERT: RefCell<Option<(Schema, Rc<Plan>)>> = const { RefCell::new(None) };
 }
 
 /// SQL `inbox_try_consume(consumer_name, event_id)`: true for the first, false for everybody after it, in the caller's transaction.
@@ -47,20 +48,22 @@ fn inbox_try_consume(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     }
     let schema = args.schema();
     spi::connected(|spi| {
-        INSERT.with_borrow_mut(|cached| {
-            if cached.as_ref().is_none_or(|(known, _)| *known != schema) {
+        // Not borrowed while it runs: a trigger of somebody's may call this function in its turn.
+        let plan = INSERT.with_borrow_mut(|cached| match cached {
+            Some((known, plan)) if *known == schema => Rc::clone(plan),
+            _ => {
                 let sql = format!(
                     "INSERT INTO {}.consumed_event (consumer_name, event_id) VALUES ($1, $2) ON CONFLICT DO NOTHING",
                     schema.quoted
                 );
-                *cached = Some((schema, spi.prepare(&sql, &[types::TEXT, types::UUID])));
+                let plan = Rc::new(spi.prepare(&sql, &[types::TEXT, types::UUID]));
+                *cached = Some((schema, Rc::clone(&plan)));
+                plan
             }
-            cached.as_ref().is_some_and(|(_, plan)| {
-                spi.execute(plan, &[args.datum(0), args.datum(1)], Access::Write)
-                    .count()
-                    == 1
-            })
-        })
+        });
+        spi.execute(&plan, &[args.datum(0), args.datum(1)], Access::Write)
+            .count()
+            == 1
     })
 }
 

@@ -123,7 +123,7 @@ impl Launcher {
         if self.looked_at.is_none_or(|at| now > at + SAME_LOOK_MS) && self.due(now).next().is_some() {
             self.look_for_databases(settings, now);
         }
-        self.start_wanted(now)
+        self.start_wanted(settings, now)
     }
 
     /// Reads pg_database: new databases are wanted (to be looked at), vanished ones forgotten.
@@ -214,14 +214,15 @@ impl Launcher {
     }
 
     /// Starts what is due; returns how long until something else is.
-    fn start_wanted(&mut self, now: u64) -> u64 {
+    fn start_wanted(&mut self, settings: &Settings, now: u64) -> u64 {
         let mut probing = self.board_count(Phase::Starting);
         let mut pause = NEW_DATABASES_MS;
+        let slot_look_ms = SLOT_LOOK_MS.min(settings.lease_duration_ms / 2);
         let mut due: Vec<u32> = self.due(now).collect();
         for known in self.databases.values() {
             match known.wanted_at {
                 Some(at) if known.slot.is_none() && at > now => pause = pause.min(at - now),
-                _ if known.slot.is_some() => pause = pause.min(SLOT_LOOK_MS),
+                _ if known.slot.is_some() => pause = pause.min(slot_look_ms),
                 _ => {}
             }
         }

@@ -3,8 +3,10 @@
 //!
 //! The callback runs when the commit can no longer fail; it does atomics and SetLatch, and never raises.
 
+use crate::pg::error::raise;
 use crate::pg::{catalog, xact};
 use crate::shmem;
+use pgrx::PgSqlErrorCode;
 use std::cell::Cell;
 
 thread_local! {
@@ -57,6 +59,17 @@ fn register() {
 }
 
 fn ended(end: xact::End) {
+    if end == xact::End::Preparing {
+        if NEW_SESSION.get() {
+            raise(
+                PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
+                "cannot PREPARE a transaction that has retried or discarded events".to_owned(),
+                Some("COMMIT PREPARED tells nobody, so the relay would not learn of it.".to_owned()),
+                "Use COMMIT.",
+            );
+        }
+        return;
+    }
     let (relay, new_session, launcher) = (
         RELAY.replace(false),
         NEW_SESSION.replace(false),

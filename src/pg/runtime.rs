@@ -70,6 +70,9 @@ pub fn wait(fd: Option<RawFd>, timeout_ms: Option<u64>) -> Wake {
         pg_sys::ResetLatch(pg_sys::MyLatch);
         happened
     };
+    // pg_cancel_backend finds nothing to cancel outside a transaction, and must not end the process there.
+    // SAFETY: a flag of this process.
+    unsafe { (&raw mut pg_sys::QueryCancelPending).write_volatile(0) };
     pgrx::check_for_interrupts!();
     Wake {
         postmaster_died: happened & pg_sys::WL_POSTMASTER_DEATH != 0,

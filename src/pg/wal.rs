@@ -36,6 +36,16 @@ pub fn flushed_upto() -> u64 {
     unsafe { pg_sys::GetFlushRecPtr(std::ptr::null_mut()) }
 }
 
+/// Whether [`synchronous_standbys_have`] reads this server's shared memory right: sync_standbys_status was another thing before 15.13.
+pub fn knows_synchronous_standbys() -> bool {
+    // SAFETY: reads a setting's text, which lives as long as the process.
+    let version = unsafe {
+        std::ffi::CStr::from_ptr(pg_sys::GetConfigOption(c"server_version_num".as_ptr(), false, false))
+            .to_string_lossy()
+    };
+    version.parse::<u32>().is_ok_and(|version| version >= 150_013)
+}
+
 /// Whether the synchronous standbys (synchronous_standby_names) have flushed WAL up to `lsn`; true when there are none.
 ///
 /// Leans on syncrep.c: a walsender of a synchronous standby advances WalSndCtl->lsn at each reply, whether somebody waits or not;

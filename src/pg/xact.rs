@@ -6,6 +6,8 @@ use pgrx::pg_sys;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Committed,
+    /// About to be prepared: the last moment to refuse that.
+    Preparing,
     /// Rolled back, or prepared: its later COMMIT PREPARED runs in another process and calls nobody back.
     Otherwise,
 }
@@ -15,7 +17,8 @@ static mut ON_END: Option<fn(End)> = None;
 /// Registers `on_end` to be called at the end of every transaction of this process from now on. Called once a process.
 ///
 /// On commit the callback runs after the transaction has become visible to others (xact.c: ProcArrayEndTransaction comes before
-/// XACT_EVENT_COMMIT). It must not raise: an ERROR there is a PANIC.
+/// XACT_EVENT_COMMIT). It must not raise: an ERROR there is a PANIC; only for
+/// [`End::Preparing`] it may.
 pub fn on_end(callback: fn(End)) {
     // SAFETY: one thread; registered once.
     unsafe {
@@ -29,6 +32,7 @@ pub fn on_end(callback: fn(End)) {
 unsafe extern "C-unwind" fn ended(event: pg_sys::XactEvent::Type, _argument: *mut std::ffi::c_void) {
     let end = match event {
         pg_sys::XactEvent::XACT_EVENT_COMMIT => End::Committed,
+        pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE => End::Preparing,
         pg_sys::XactEvent::XACT_EVENT_ABORT | pg_sys::XactEvent::XACT_EVENT_PREPARE => End::Otherwise,
         _ => return,
     };

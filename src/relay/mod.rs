@@ -89,6 +89,10 @@ fn serve(board: &'static Board, index: usize, generation: u32) -> Phase {
             return Phase::Failed;
         }
     }
+    // Connecting may have waited for a lock; the launcher may have given the slot to somebody else meanwhile.
+    if slot.generation() != generation {
+        return Phase::Left;
+    }
     slot.occupy(std::process::id() as i32, runtime::my_latch());
     board.wake_launcher();
     runtime::report_activity("publishes this database's outbox to Kafka");
@@ -101,9 +105,9 @@ fn serve(board: &'static Board, index: usize, generation: u32) -> Phase {
     let phase = loop {
         let started = runtime::monotonic_ms();
         let end = if !settings.enabled {
-            idle(slot, generation, State::Disabled, None, &mut reporter)
+            idle(slot, generation, &settings, State::Disabled, None, &mut reporter)
         } else if settings.brokers.is_empty() {
-            idle(slot, generation, State::NoBrokers, None, &mut reporter)
+            idle(slot, generation, &settings, State::NoBrokers, None, &mut reporter)
         } else {
             match Session::open(&settings, index, slot, generation, &mut reporter, &mut lesson) {
                 Ok(session) => session.run(&mut teardowns),
@@ -118,7 +122,14 @@ fn serve(board: &'static Board, index: usize, generation: u32) -> Phase {
                 reporter.tell(State::Running, Some(text));
                 pause(slot, generation, backoff.next_delay_ms())
             }
-            End::Misconfigured(text) => idle(slot, generation, State::Misconfigured, Some(text), &mut reporter),
+            End::Misconfigured(text) => idle(
+                slot,
+                generation,
+                &settings,
+                State::Misconfigured,
+                Some(text),
+                &mut reporter,
+            ),
             end => end,
         };
         match end {
@@ -138,14 +149,24 @@ fn serve(board: &'static Board, index: usize, generation: u32) -> Phase {
     phase
 }
 
-/// Sleeps in a state in which nothing is published, until a reload, or until the extension or the slot is gone.
-fn idle(slot: &Slot, generation: u32, state: State, error: Option<String>, reporter: &mut Reporter) -> End {
+/// Sleeps in a state in which nothing is published, until a reload, or until the extension or the slot is gone. Leaves the wake-up of commits as it is: the first one
+/// rouses us, the others then cost nothing.
+fn idle(
+    slot: &Slot,
+    generation: u32,
+    settings: &Settings,
+    state: State,
+    error: Option<String>,
+    reporter: &mut Reporter,
+) -> End {
     slot.set_state(state);
     reporter.tell(state, error);
     runtime::flush_statistics();
+    // Often enough for the launcher, which takes a relay with a pending wake-up for frozen after lease_duration.
+    let pause = CHECK_MS.min(settings.lease_duration_ms / 2);
+    let mut checked_at = 0;
     loop {
         slot.beat();
-        slot.take_wake();
         if runtime::shutdown_requested() {
             return End::Shutdown;
         }
@@ -155,14 +176,17 @@ fn idle(slot: &Slot, generation: u32, state: State, error: Option<String>, repor
         if runtime::take_reload() {
             return after_reload();
         }
-        match extension_is_there() {
-            Ok(true) => {}
-            Ok(false) | Err(_) => return End::Extension,
+        let now = runtime::monotonic_ms();
+        if now >= checked_at + pause {
+            checked_at = now;
+            if !matches!(extension_is_there(), Ok(true)) {
+                return End::Extension;
+            }
+            if database_settings_changed().unwrap_or(true) {
+                return End::DatabaseSettings;
+            }
         }
-        if database_settings_changed().unwrap_or(true) {
-            return End::DatabaseSettings;
-        }
-        if runtime::wait(None, Some(CHECK_MS)).postmaster_died {
+        if runtime::wait(None, Some((checked_at + pause).saturating_sub(now))).postmaster_died {
             return End::Shutdown;
         }
     }

@@ -28,6 +28,7 @@ impl Session<'_> {
     /// Parked events may go now, and no step of them is in flight (there is one at a time).
     pub(super) fn parked_wait(&self) -> bool {
         !self.window.parked_step_in_flight()
+            && runtime::monotonic_ms() >= self.parked_not_before_ms
             && (self.look_for_due
                 || self.next_due.is_some_and(|due| due <= txn::now())
                 || self.window.draining().next().is_some()
@@ -175,6 +176,10 @@ impl Session<'_> {
     pub(super) fn take_step(&mut self, step: StepRead) -> bool {
         let now = runtime::monotonic_ms();
         let brought = !step.parked.0.is_empty() || !step.log.0.is_empty();
+        if step.parked.0.is_empty() && self.parked_wait() {
+            // Something keeps them (a stop, a partition that does not answer, an earlier retry).
+            self.parked_not_before_ms = now + self.settings.poll_interval_ms;
+        }
         if !step.parked.0.is_empty() {
             self.window.open_step(None, step.parked.0, step.parked.1, now);
         }

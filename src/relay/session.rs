@@ -18,7 +18,7 @@ use crate::guc::{AfterGiveUp, Settings};
 use crate::janitor;
 use crate::pg::spi::{self, Spi};
 use crate::pg::txn::{self, Isolation, Transaction};
-use crate::pg::{error::ServerError, runtime};
+use crate::pg::{error::ServerError, runtime, wal};
 use crate::place::Place;
 use crate::shmem::{Slot, State};
 use outbox_core::backoff::Backoff;
@@ -30,6 +30,8 @@ use std::rc::Rc;
 
 /// Events in flight; what is known of each takes about 100 bytes.
 const IN_FLIGHT_EVENTS_MAX: usize = 200_000;
+/// Rows of outbox_parked whose event is gone are looked for this often.
+const ORPHANS_MS: u64 = 60_000;
 /// While a step waits for synchronous standbys they are looked at this often.
 const STANDBY_LOOK_MS: u64 = 5;
 /// Before the first transaction: the cursor of an empty ledger.
@@ -88,6 +90,11 @@ pub struct Session<'a> {
     pub(super) next_due: Option<i64>,
     pub(super) look_for_due: bool,
     pub(super) swept_at_ms: u64,
+    /// Parked events that may go were looked for in vain: not again before this, lest the loop spin.
+    pub(super) parked_not_before_ms: u64,
+    pub(super) orphans_at_ms: u64,
+    /// A settle has begun and not committed: the window is of no more use.
+    pub(super) settling: bool,
     /// A step that was read and waits for the synchronous standbys.
     pub(super) held_for_standbys: Option<StepRead>,
     /// Publishing is held up, and by what.
@@ -108,6 +115,11 @@ impl<'a> Session<'a> {
         let template = TopicTemplate::parse(&settings.topic)
             .map(Rc::new)
             .map_err(|error| End::Misconfigured(format!("outbox_ext.topic: {error}")))?;
+        if settings.wait_for_standbys && !wal::knows_synchronous_standbys() {
+            return Err(End::Misconfigured(
+                "outbox_ext.wait_for_standbys needs PostgreSQL 15.13 or newer".to_owned(),
+            ));
+        }
         let options = super::options::gather(settings).map_err(End::Misconfigured)?;
         let lanes = Lanes::start(outbox_kafka::Settings {
             brokers: settings.brokers.clone(),
@@ -220,6 +232,9 @@ impl<'a> Session<'a> {
             next_due: None,
             look_for_due: true,
             swept_at_ms: now,
+            parked_not_before_ms: 0,
+            orphans_at_ms: now,
+            settling: false,
             held_for_standbys: None,
             hindrance: None,
             reports: Reports::default(),
@@ -270,8 +285,7 @@ impl<'a> Session<'a> {
             return Err(End::Settings);
         }
         // Loaded anew, for rows of outbox_parked may have lost their events.
-        let has_parked = self.window.held_aggregates() > 0 || self.next_due.is_some();
-        if (self.slot.take_rows_removed() && has_parked) || self.slot.take_new_session() {
+        if (self.slot.take_rows_removed() && self.has_parked()) || self.slot.take_new_session() {
             return Err(End::Settings);
         }
         let woken = self.slot.take_wake();
@@ -281,6 +295,9 @@ impl<'a> Session<'a> {
             self.look_for_due = true;
         }
         self.more |= woken || polled;
+        if woken {
+            self.parked_not_before_ms = 0;
+        }
 
         let reports_left = self.take_reports(now)?;
         // In an outage nobody answers, and no partition is to blame.
@@ -297,6 +314,7 @@ impl<'a> Session<'a> {
             read |= self.read()?;
         }
         self.sweep_if_due(now);
+        self.drop_orphans_if_due(now)?;
         self.tell();
         if reports_left || sends_left || read {
             return Ok(());
@@ -310,6 +328,23 @@ impl<'a> Session<'a> {
         } else {
             Err(End::Superseded)
         }
+    }
+
+    /// Events may be deleted without our being told (in a prepared transaction, with triggers disabled): their parked rows go now and then.
+    fn drop_orphans_if_due(&mut self, now: u64) -> Result<(), End> {
+        if now < self.orphans_at_ms + ORPHANS_MS {
+            return Ok(());
+        }
+        self.orphans_at_ms = now;
+        if !self.has_parked() {
+            return Ok(());
+        }
+        let dropped = self.transaction(Isolation::ReadCommitted, |session, spi| session.store.drop_orphans(spi))?;
+        if dropped == 0 { Ok(()) } else { Err(End::Settings) }
+    }
+
+    fn has_parked(&self) -> bool {
+        self.window.held_aggregates() > 0 || self.next_due.is_some()
     }
 
     fn sweep_if_due(&mut self, now: u64) {

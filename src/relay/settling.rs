@@ -30,9 +30,13 @@ impl Session<'_> {
 
     /// Appends to the ledger what is complete. After an error the window is of no more use.
     pub(super) fn settle(&mut self) -> Result<(), End> {
+        if self.settling {
+            return Ok(());
+        }
         let Some(settlement) = self.window.take_settlement() else {
             return Ok(());
         };
+        self.settling = true;
         let now = runtime::monotonic_ms();
         let extend = self.lease_needs_extension(now);
         let cursor = settlement.cursor.clone().unwrap_or_else(|| self.settled_cursor.clone());
@@ -55,6 +59,7 @@ impl Session<'_> {
         if extend {
             self.lease_until_ms = now + self.settings.lease_duration_ms;
         }
+        self.settling = false;
         self.batch_no = batch_no;
         self.settled_cursor = cursor;
         self.settled_at_ms = now;
@@ -79,6 +84,7 @@ impl Session<'_> {
         }
         if !settlement.parks.is_empty() || !settlement.unparks.is_empty() || !settlement.reparks.is_empty() {
             self.look_for_due = true;
+            self.parked_not_before_ms = 0;
         }
     }
 }

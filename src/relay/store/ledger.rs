@@ -85,9 +85,9 @@ impl Store {
         Some((rows.i64(0, 0)?, cursor))
     }
 
-    /// Deletes parked rows whose event is gone (TRUNCATE, DELETE): nothing else would ever take them away.
-    pub fn drop_orphans(&self, spi: &Spi) {
-        spi.execute(&self.drop_orphans, &[], Access::Write);
+    /// Deletes parked rows whose event is gone (TRUNCATE, DELETE): nothing else would ever take them away. How many.
+    pub fn drop_orphans(&self, spi: &Spi) -> usize {
+        spi.execute(&self.drop_orphans, &[], Access::Write).count()
     }
 
     /// What holds which aggregate (failed events only if they are to): rows, and how many of them wait for something of their own.

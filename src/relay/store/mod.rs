@@ -23,7 +23,8 @@ pub fn prepare_session() {
         ("default_transaction_read_only", "off"),
         // A settle that is lost in a crash is a duplicate at worst.
         ("synchronous_commit", "off"),
-        ("lock_timeout", "2s"),
+        // Below deadlock_timeout (1 s), so that in a deadlock with DROP EXTENSION or the like it is us who give way.
+        ("lock_timeout", "300ms"),
         ("jit", "off"),
         ("plan_cache_mode", "force_generic_plan"),
         ("enable_seqscan", "off"),
@@ -65,7 +66,7 @@ impl Store {
         use types::{BOOL, INT4, INT8, OID, TEXT, TIMESTAMPTZ, UUID, XID8};
         let plan = |sql: &str, arguments: &[Oid]| {
             spi.prepare(
-                &sql.replace("{s}", &schema.quoted).replace("{columns}", COLUMNS),
+                &sql.replace("{columns}", COLUMNS).replace("{s}", &schema.quoted),
                 arguments,
             )
         };

@@ -126,17 +126,11 @@ impl Store {
         reader: &mut Reader,
         window: &mut Window<Body>,
     ) -> bool {
-        let before = reader.len();
-        self.read_parked(
-            spi,
-            &self.of_aggregate,
-            &[Some(uuid_datum(&aggregate.0.to_be_bytes()))],
-            reader,
-            window,
-        );
-        reader.len() > before
+        let key = uuid_datum(&aggregate.0.to_be_bytes());
+        self.read_parked(spi, &self.of_aggregate, &[Some(key)], reader, window) > 0
     }
 
+    /// Takes the rows that may go; how many there were.
     fn read_parked(
         &self,
         spi: &Spi,
@@ -144,13 +138,15 @@ impl Store {
         values: &[Option<Datum>],
         reader: &mut Reader,
         window: &mut Window<Body>,
-    ) {
+    ) -> usize {
+        let mut seen = 0;
         let mut cursor = spi.cursor(plan, values);
         while !reader.is_full() {
             let rows = cursor.fetch(reader.fetch_size());
             if rows.count() == 0 {
-                return;
+                break;
             }
+            seen += rows.count();
             for row in 0..rows.count() {
                 // The check constraint lets only known reasons in.
                 let reason = rows
@@ -167,5 +163,6 @@ impl Store {
                 }
             }
         }
+        seen
     }
 }
