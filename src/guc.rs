@@ -4,12 +4,14 @@
 //! What may differ per database is SUSET (ALTER DATABASE ... SET works); the rest belongs to the server and is SIGHUP. PostgreSQL does not tell a
 //! running session of ALTER DATABASE: the relay compares pg_db_role_setting on each reload and starts afresh when it changed.
 
-use crate::pg::catalog::c_string;
+mod checks;
+
+use checks::CheckHook;
 use outbox_core::topic::TopicTemplate;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use pgrx::{PostgresGucEnum, pg_sys};
 use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, CString};
 
 /// On by default: a database with the extension and brokers publishes.
 static ENABLED: GucSetting<bool> = GucSetting::<bool>::new(true);
@@ -78,7 +80,7 @@ pub fn define() {
         c"Empty: events wait.",
         &BROKERS,
         plain,
-        check_brokers,
+        checks::brokers,
     );
     string_with_check(
         c"outbox_ext.topic",
@@ -86,7 +88,7 @@ pub fn define() {
         c"{aggregate_type} and {event_type} are replaced by the event's.",
         &TOPIC,
         plain,
-        check_topic_template,
+        checks::topic_template,
     );
     string_with_check(
         c"outbox_ext.kafka_options",
@@ -94,7 +96,7 @@ pub fn define() {
         c"A value with commas or white space stands in single quotes. Properties that would break a promise are refused.",
         &KAFKA_OPTIONS,
         GucFlags::SUPERUSER_ONLY,
-        check_kafka_options,
+        checks::kafka_options,
     );
     GucRegistry::define_string_guc(
         c"outbox_ext.kafka_options_file",
@@ -343,8 +345,6 @@ pub fn with_topic_template<R>(body: impl FnOnce(&TopicTemplate) -> R) -> R {
     })
 }
 
-type CheckHook = unsafe extern "C-unwind" fn(*mut *mut c_char, *mut *mut c_void, pg_sys::GucSource::Type) -> bool;
-
 #[allow(unsafe_code, reason = "pgrx marks check hooks as unsafe")]
 fn string_with_check(
     name: &'static CStr,
@@ -367,97 +367,5 @@ fn string_with_check(
             None,
             None,
         )
-    }
-}
-
-#[allow(unsafe_code, reason = "a hook that PostgreSQL calls")]
-#[pgrx::pg_guard]
-unsafe extern "C-unwind" fn check_brokers(
-    value: *mut *mut c_char,
-    _extra: *mut *mut c_void,
-    _source: pg_sys::GucSource::Type,
-) -> bool {
-    // SAFETY: PostgreSQL passes the new value.
-    unsafe {
-        accept(value, |text| {
-            let hint = "Write host:port, several separated by commas; the port may be left out and is 9092 then.";
-            outbox_kafka::check_brokers(text).map_err(|error| (error, hint.to_owned()))
-        })
-    }
-}
-
-#[allow(unsafe_code, reason = "a hook that PostgreSQL calls")]
-#[pgrx::pg_guard]
-unsafe extern "C-unwind" fn check_topic_template(
-    value: *mut *mut c_char,
-    _extra: *mut *mut c_void,
-    _source: pg_sys::GucSource::Type,
-) -> bool {
-    // SAFETY: PostgreSQL passes the new value.
-    unsafe {
-        accept(value, |text| {
-            TopicTemplate::parse(text)
-                .map(|_| ())
-                .map_err(|error| (error.to_string(), error.hint().to_owned()))
-        })
-    }
-}
-
-#[allow(unsafe_code, reason = "a hook that PostgreSQL calls")]
-#[pgrx::pg_guard]
-unsafe extern "C-unwind" fn check_kafka_options(
-    value: *mut *mut c_char,
-    _extra: *mut *mut c_void,
-    _source: pg_sys::GucSource::Type,
-) -> bool {
-    // SAFETY: PostgreSQL passes the new value.
-    unsafe {
-        accept(value, |text| {
-            outbox_kafka::parse_options(text)
-                .and_then(|options| outbox_kafka::check_options(&options))
-                .map_err(|error| (error.to_string(), error.hint().unwrap_or_default().to_owned()))
-        })
-    }
-}
-
-/// Runs a check over a string setting's new value; on refusal leaves detail and hint where guc.c looks for them.
-///
-/// # Safety
-/// `value` is a check hook's first argument.
-#[allow(unsafe_code, reason = "speaks guc.c's protocol")]
-unsafe fn accept(value: *mut *mut c_char, check: impl FnOnce(&str) -> Result<(), (String, String)>) -> bool {
-    // SAFETY: the value is NULL or a C string; the texts are copied into the context that guc.c clears.
-    unsafe {
-        if (*value).is_null() {
-            return true;
-        }
-        let text = CStr::from_ptr(*value).to_string_lossy();
-        let Err((detail, hint)) = check(&text) else { return true };
-        let keep = |text: String| {
-            pg_sys::MemoryContextStrdup(pg_sys::ErrorContext, c_string(&text.replace('\0', " ")).as_ptr())
-        };
-        pg_sys::GUC_check_errdetail_string = keep(sentence(detail));
-        if !hint.is_empty() {
-            pg_sys::GUC_check_errhint_string = keep(hint);
-        }
-        false
-    }
-}
-
-/// Details are sentences; librdkafka's name begins small.
-fn sentence(text: String) -> String {
-    if text.starts_with("librdkafka") {
-        return text + ".";
-    }
-    let mut chars = text.chars();
-    let first = chars
-        .next()
-        .map(|first| first.to_uppercase().to_string())
-        .unwrap_or_default();
-    let rest: String = chars.collect();
-    if rest.ends_with('.') {
-        first + &rest
-    } else {
-        first + &rest + "."
     }
 }

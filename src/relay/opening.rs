@@ -1,0 +1,167 @@
+//! How a session begins: producer, lease, and what the last one left in the tables.
+
+use super::exchange::{Lesson, Reports};
+use super::lanes::Lanes;
+use super::report::Reporter;
+use super::session::{End, Session};
+use super::store::Store;
+use crate::guc::{AfterGiveUp, Settings};
+use crate::pg::spi;
+use crate::pg::txn::{self, Isolation};
+use crate::pg::{runtime, wal};
+use crate::place::Place;
+use crate::shmem::{Slot, State};
+use outbox_core::cursor::Cursor;
+use outbox_core::snapshot::Snapshot;
+use outbox_core::topic::TopicTemplate;
+use outbox_core::window::{Limits, Window};
+use std::rc::Rc;
+
+/// Events in flight; what is known of each takes about 100 bytes.
+const IN_FLIGHT_EVENTS_MAX: usize = 200_000;
+/// Before the first transaction: the cursor of an empty ledger.
+const BEGINNING: &str = "3:3:";
+
+impl<'a> Session<'a> {
+    /// Acquires the lease and loads what was left. The caller has found the extension and brokers.
+    pub fn open(
+        settings: &'a Settings,
+        index: usize,
+        slot: &'a Slot,
+        generation: u32,
+        reporter: &'a mut Reporter,
+        lesson: &'a mut Lesson,
+    ) -> Result<Session<'a>, End> {
+        let template = TopicTemplate::parse(&settings.topic)
+            .map(Rc::new)
+            .map_err(|error| End::Misconfigured(format!("outbox_ext.topic: {error}")))?;
+        if settings.wait_for_standbys && !wal::knows_synchronous_standbys() {
+            return Err(End::Misconfigured(
+                "outbox_ext.wait_for_standbys needs PostgreSQL 15.13 or newer".to_owned(),
+            ));
+        }
+        let options = super::options::gather(settings).map_err(End::Misconfigured)?;
+        let lanes = Lanes::start(outbox_kafka::Settings {
+            brokers: settings.brokers.clone(),
+            options,
+            max_message_bytes: settings.max_message_bytes,
+            max_in_flight_bytes: settings.max_in_flight_bytes + settings.batch_bytes + settings.max_message_bytes,
+            max_in_flight_events: IN_FLIGHT_EVENTS_MAX + settings.batch_size,
+        })
+        .map_err(|error| End::Misconfigured(error.to_string()))?;
+
+        let now = runtime::monotonic_ms();
+        let mut window = Window::new(Limits {
+            max_bytes: settings.max_in_flight_bytes as u64,
+            max_events: IN_FLIGHT_EVENTS_MAX,
+            max_attempts: settings.max_attempts,
+            partition_stall_ms: settings.partition_stall_ms,
+            max_parked: settings.max_parked,
+            failed_holds: settings.after_give_up == AfterGiveUp::Hold,
+            retry_backoff_ms: settings.retry_backoff_ms,
+            retry_backoff_max_ms: settings.retry_backoff_max_ms,
+            seed: now,
+        });
+        window.suspect(lesson.suspects.drain(..));
+        for (topic, error) in lesson.topics.drain() {
+            window.assume_missing(&topic, error.into(), now);
+        }
+        let token = *uuid::Uuid::now_v7().as_bytes();
+        let found = txn::run(Isolation::ReadCommitted, |transaction| {
+            transaction.snapshot();
+            spi::connected(|spi| {
+                let place = Place::find(spi)?;
+                transaction.become_owner(place.owner);
+                let store = Store::prepare(spi, &place.schema);
+                store.acquire(spi, &token, settings.lease_duration_ms, std::process::id() as i32);
+                store.drop_orphans(spi);
+                Some((place, store))
+            })
+        })?;
+        let Some((place, store)) = found else {
+            return Err(End::Extension);
+        };
+        let ledger = txn::run(Isolation::ReadCommitted, |transaction| {
+            transaction.become_owner(place.owner);
+            transaction.snapshot();
+            spi::connected(|spi| {
+                store.held(
+                    spi,
+                    settings.after_give_up == AfterGiveUp::Hold,
+                    |aggregate, rows, blocking| window.hold(aggregate, rows, blocking),
+                );
+                for parked in store.parked_topics(spi) {
+                    let topic = if parked.given {
+                        parked.topic.clone()
+                    } else {
+                        template.resolve(&parked.aggregate_type, &parked.event_type)
+                    };
+                    if topic != parked.topic {
+                        store.retarget(spi, &parked, &topic);
+                    }
+                    if parked.cannot_be_written {
+                        window.assume_missing(&topic, parked.error.as_str().into(), now);
+                    }
+                }
+                for (topic, rows) in store.parked_for_partitions(spi) {
+                    window.expect_rows(&topic, rows, now);
+                }
+                store.ledger(spi)
+            })
+        })?;
+        let (batch_no, cursor) = match ledger {
+            Some(found) => found,
+            None => {
+                pgrx::warning!(
+                    "outbox_ext: the ledger {}.outbox_batch is empty; everything in outbox_log is published again",
+                    place.schema.quoted
+                );
+                (
+                    0,
+                    Cursor {
+                        pos: 0,
+                        snapshot: beginning(),
+                        walk: None,
+                    },
+                )
+            }
+        };
+        slot.set_state(State::Running);
+        Ok(Session {
+            settings,
+            index,
+            slot,
+            generation,
+            reporter,
+            place,
+            template,
+            store,
+            token,
+            lease_until_ms: now + settings.lease_duration_ms,
+            lanes,
+            lesson,
+            window,
+            settled_cursor: cursor.clone(),
+            cursor,
+            batch_no,
+            more: true,
+            read_not_before_ms: 0,
+            polled_at_ms: now,
+            settings_checked_at_ms: now,
+            settled_at_ms: 0,
+            next_due: None,
+            look_for_due: true,
+            swept_at_ms: now,
+            parked_not_before_ms: 0,
+            orphans_at_ms: now,
+            settling: false,
+            held_for_standbys: None,
+            hindrance: None,
+            reports: Reports::default(),
+        })
+    }
+}
+
+fn beginning() -> Snapshot {
+    BEGINNING.parse().unwrap_or_else(|error| unreachable!("{error}"))
+}
