@@ -11,11 +11,12 @@ use crate::load::{self, Commits, Load};
 trials![alone retention_deletes_what_was_published_and_nothing_else];
 
 /// Keeps a copy of what is inserted: the judge needs it after the events are gone.
+/// outbox_emit runs under a search_path of its own, hence the schema.
 const WITNESS: &str = "
-    CREATE TABLE witness (id text, aggregate_type text, aggregate_id text, seq bigint, payload text);
+    CREATE TABLE public.witness (id text, aggregate_type text, aggregate_id text, seq bigint, payload text);
     CREATE FUNCTION witness() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
-        INSERT INTO witness VALUES (NEW.event_id, NEW.aggregate_type, NEW.aggregate_id, NEW.seq, NEW.payload::text);
+        INSERT INTO public.witness VALUES (NEW.event_id, NEW.aggregate_type, NEW.aggregate_id, NEW.seq, NEW.payload::text);
         RETURN NULL;
     END $$;
     CREATE TRIGGER witness AFTER INSERT ON outbox_log FOR EACH ROW EXECUTE FUNCTION witness()";
