@@ -23,6 +23,7 @@ pub fn producer(brokers: &str) -> Producer {
             max_message_bytes: 1_000_000,
             max_in_flight_bytes: 32 * MIB + 4 * MIB + 1_000_000,
             max_in_flight_events: 205_000,
+            batch_bytes: None,
         },
         Lane::Fast,
     )

@@ -2,15 +2,21 @@
 
 use super::session::{End, Session};
 use super::step;
+use crate::pg::runtime;
 use outbox_core::failure::{Action, Failure, TopicFailure};
 use outbox_core::window::{Ticket, TopicAnswer, Via};
-use outbox_kafka::{Record, Report, SendError, TopicMetadata};
+use outbox_kafka::{BATCH_BYTES, Record, Report, SendError, TopicMetadata};
 use std::collections::HashMap;
 
 /// Reports taken from librdkafka in one turn, so that a turn stays short.
 const REPORTS_PER_TURN: usize = 20_000;
 /// Events handed to librdkafka in one turn, for the same reason.
 const SENDS_PER_TURN: usize = 20_000;
+/// A batch is made smaller by this factor when one was refused, down to the least: then nearly every event goes alone.
+const BATCH_SHRINKS: usize = 4;
+const BATCH_BYTES_MIN: usize = 1_024;
+/// After so long without a refusal batches are as large as ever.
+pub const BATCH_RECOVERS_MS: u64 = 3_600_000;
 /// Topics remembered from one session to the next.
 const TOPICS_MAX: usize = 1_000;
 
@@ -19,6 +25,10 @@ const TOPICS_MAX: usize = 1_000;
 pub struct Lesson {
     /// Events of a batch that Kafka refused, one of which is to blame. They go carefully.
     pub suspects: Vec<[u8; 16]>,
+    /// Largest batch, where Kafka refused larger ones: a topic may allow less than a batch, and librdkafka does not divide what was refused. For a new process, or after
+    /// [`BATCH_RECOVERS_MS`], it is the ordinary one again.
+    pub batch_bytes: Option<usize>,
+    pub batch_shrunk_at_ms: u64,
     /// Topics that could not be written though the brokers know them. Their first events go carefully.
     pub topics: HashMap<String, String>,
 }
@@ -33,6 +43,7 @@ impl Session<'_> {
         for report in careful.drain(..) {
             match report.outcome {
                 Err(Failure::Refused { text }) => {
+                    self.blame(Ticket::from_u64(report.ticket));
                     self.window
                         .report_refused(Ticket::from_u64(report.ticket), text.into(), now);
                 }
@@ -113,6 +124,7 @@ impl Session<'_> {
                     return Ok(false);
                 }
                 Err(SendError::Failed(Failure::Refused { text })) if dispatch.via == Via::Careful => {
+                    self.blame(dispatch.ticket);
                     self.window.report_refused(dispatch.ticket, text.into(), now);
                 }
                 Err(SendError::Failed(failure)) if failure.action() == Action::ParkTopic => {
@@ -124,6 +136,11 @@ impl Session<'_> {
         Ok(true)
     }
 
+    /// An event was refused by its own fault. Until that is settled it is a suspect for the next session: read again, it must not go into a batch.
+    fn blame(&mut self, ticket: Ticket) {
+        self.guilty.extend(self.window.refused([ticket]));
+    }
+
     /// How the session ends with this failure, and what the next one learns from it.
     fn end_of(&mut self, failure: Failure, refused: Vec<Ticket>) -> End {
         if failure.action() == Action::Suspect {
@@ -132,7 +149,17 @@ impl Session<'_> {
                 // The reports of the refused batch need not come: it may have been any of those that are out.
                 suspects = self.window.outstanding_events();
             }
+            if suspects.is_empty() {
+                return End::Trouble(failure.to_string());
+            }
+            if suspects.len() > 1 {
+                let batch = self.lesson.batch_bytes.unwrap_or(BATCH_BYTES) / BATCH_SHRINKS;
+                self.lesson.batch_bytes = Some(batch.max(BATCH_BYTES_MIN));
+                self.lesson.batch_shrunk_at_ms = runtime::monotonic_ms();
+            }
             self.lesson.suspects.extend(suspects);
+            // The next session does something else than this one: it need not wait.
+            return End::Refusal(failure.to_string());
         }
         End::Trouble(failure.to_string())
     }

@@ -123,6 +123,10 @@ fn serve(board: &'static Board, index: usize, generation: u32) -> Phase {
                 reporter.tell(State::Running, Some(text));
                 pause(slot, generation, backoff.next_delay_ms())
             }
+            End::Refusal(text) => {
+                reporter.tell(State::Running, Some(text));
+                End::Settings
+            }
             End::Misconfigured(text) => idle(
                 slot,
                 generation,

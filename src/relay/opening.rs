@@ -1,6 +1,6 @@
 //! How a session begins: producer, lease, and what the last one left in the tables.
 
-use super::exchange::{Lesson, Reports};
+use super::exchange::{BATCH_RECOVERS_MS, Lesson, Reports};
 use super::lanes::Lanes;
 use super::report::Reporter;
 use super::session::{End, Session};
@@ -15,6 +15,7 @@ use outbox_core::cursor::Cursor;
 use outbox_core::snapshot::Snapshot;
 use outbox_core::topic::TopicTemplate;
 use outbox_core::window::{Limits, Window};
+use std::collections::HashSet;
 use std::rc::Rc;
 
 /// Events in flight; what is known of each takes about 100 bytes.
@@ -41,12 +42,16 @@ impl<'a> Session<'a> {
             ));
         }
         let options = super::options::gather(settings).map_err(End::Misconfigured)?;
+        if runtime::monotonic_ms() > lesson.batch_shrunk_at_ms + BATCH_RECOVERS_MS {
+            lesson.batch_bytes = None;
+        }
         let lanes = Lanes::start(outbox_kafka::Settings {
             brokers: settings.brokers.clone(),
-            options,
+            options: options.clone(),
             max_message_bytes: settings.max_message_bytes,
             max_in_flight_bytes: settings.max_in_flight_bytes + settings.batch_bytes + settings.max_message_bytes,
             max_in_flight_events: IN_FLIGHT_EVENTS_MAX + settings.batch_size,
+            batch_bytes: lesson.batch_bytes,
         })
         .map_err(|error| End::Misconfigured(error.to_string()))?;
 
@@ -139,6 +144,8 @@ impl<'a> Session<'a> {
             token,
             lease_until_ms: now + settings.lease_duration_ms,
             lanes,
+            options,
+            guilty: HashSet::new(),
             lesson,
             window,
             settled_cursor: cursor.clone(),
@@ -156,6 +163,7 @@ impl<'a> Session<'a> {
             orphans_at_ms: now,
             settling: false,
             held_for_standbys: None,
+            held_since_ms: 0,
             hindrance: None,
             reports: Reports::default(),
         })

@@ -10,9 +10,9 @@ pub fn gather(settings: &Settings) -> Result<Vec<(String, String)>, String> {
         let file = &settings.kafka_options_file;
         let text = std::fs::read_to_string(file)
             .map_err(|error| format!("could not read outbox_ext.kafka_options_file \"{file}\": {error}"))?;
-        let fail = |error| format!("outbox_ext.kafka_options_file: {error}");
-        let from_file = outbox_kafka::parse_options(&without_comments(&text)).map_err(fail)?;
-        outbox_kafka::check_options(&from_file).map_err(fail)?;
+        let fail = |error: String| format!("outbox_ext.kafka_options_file: {error}");
+        let from_file = parse_file(&text).map_err(fail)?;
+        outbox_kafka::check_options(&from_file).map_err(|error| fail(error.to_string()))?;
         if let Some((key, _)) = from_file
             .iter()
             .find(|(key, _)| options.iter().any(|(known, _)| known == key))
@@ -26,9 +26,30 @@ pub fn gather(settings: &Settings) -> Result<Vec<(String, String)>, String> {
     Ok(options)
 }
 
-fn without_comments(text: &str) -> String {
-    text.lines()
-        .filter(|line| !line.trim_start().starts_with('#'))
-        .collect::<Vec<_>>()
-        .join("\n")
+/// One `key=value` a line, as it stands: a value may have commas and blanks. An error names the line and nothing that stands in it.
+fn parse_file(text: &str) -> Result<Vec<(String, String)>, String> {
+    let mut options: Vec<(String, String)> = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let is_key = |key: &str| {
+            !key.is_empty()
+                && key
+                    .bytes()
+                    .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte))
+        };
+        match line.split_once('=') {
+            Some((key, value)) if is_key(key.trim()) => {
+                let key = key.trim();
+                if options.iter().any(|(known, _)| known == key) {
+                    return Err(format!("line {number} sets property \"{key}\" again"));
+                }
+                options.push((key.to_owned(), value.trim().to_owned()));
+            }
+            _ => return Err(format!("line {number} is not key=value")),
+        }
+    }
+    Ok(options)
 }

@@ -64,6 +64,7 @@ impl Session<'_> {
         };
         if self.settings.wait_for_standbys && !wal::synchronous_standbys_have(step.flushed_upto) {
             self.held_for_standbys = Some(step);
+            self.held_since_ms = runtime::monotonic_ms();
             return Ok(false);
         }
         Ok(self.take_step(step))

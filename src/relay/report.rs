@@ -9,6 +9,8 @@ pub struct Reporter {
     slot: usize,
     database: String,
     told: Option<(State, Option<String>)>,
+    /// The last trouble that was logged while events flowed: it may come and go with each try.
+    trouble: Option<String>,
 }
 
 impl Reporter {
@@ -19,6 +21,7 @@ impl Reporter {
             slot,
             database,
             told: None,
+            trouble: None,
         }
     }
 
@@ -40,7 +43,11 @@ impl Reporter {
             (State::Outage, Some(text)) => {
                 pgrx::log!("outbox_ext cannot reach Kafka, events of database \"{database}\" wait: {text}");
             }
-            (_, Some(text)) => pgrx::log!("outbox_ext, database \"{database}\": {text}"),
+            (_, Some(text)) if self.trouble.as_ref() == Some(text) => {}
+            (_, Some(text)) => {
+                pgrx::log!("outbox_ext, database \"{database}\": {text}");
+                self.trouble = Some(text.clone());
+            }
             (State::NoBrokers, None) => {
                 pgrx::log!("outbox_ext.brokers is not set, events of database \"{database}\" wait");
             }
@@ -48,6 +55,7 @@ impl Reporter {
                 pgrx::log!("outbox_ext.enabled is off, events of database \"{database}\" wait");
             }
             (State::Starting, None) => {}
+            (_, None) if self.told.as_ref().is_some_and(|(told, _)| calm(*told)) => {}
             (_, None) => pgrx::log!("outbox_ext publishes the events of database \"{database}\""),
         }
         self.told = Some((state, error));

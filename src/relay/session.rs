@@ -25,10 +25,13 @@ use outbox_core::backoff::Backoff;
 use outbox_core::cursor::Cursor;
 use outbox_core::topic::TopicTemplate;
 use outbox_core::window::Window;
+use std::collections::HashSet;
 use std::rc::Rc;
 
 /// Rows of outbox_parked whose event is gone are looked for this often.
 const ORPHANS_MS: u64 = 60_000;
+/// A step that waits for synchronous standbys longer than this is worth saying.
+const STANDBY_SLOW_MS: u64 = 1_000;
 /// While a step waits for synchronous standbys they are looked at this often.
 const STANDBY_LOOK_MS: u64 = 5;
 
@@ -47,6 +50,8 @@ pub enum End {
     Superseded,
     /// Something failed that may go away: start again after a pause.
     Trouble(String),
+    /// Kafka refused a batch for what is in it: start again at once, with its events as suspects.
+    Refusal(String),
     /// The settings are wrong: nothing helps but others.
     Misconfigured(String),
 }
@@ -69,6 +74,7 @@ pub struct Session<'a> {
     pub(super) token: [u8; 16],
     pub(super) lease_until_ms: u64,
     pub(super) lanes: Lanes,
+    pub(super) options: Vec<(String, String)>,
     pub(super) lesson: &'a mut Lesson,
     pub(super) window: Window<Body>,
     /// Where the next step starts: the last one read, settled or not.
@@ -88,10 +94,13 @@ pub struct Session<'a> {
     /// Parked events that may go were looked for in vain: not again before this, lest the loop spin.
     pub(super) parked_not_before_ms: u64,
     pub(super) orphans_at_ms: u64,
+    /// Events that were refused by their own fault, until that is settled.
+    pub(super) guilty: HashSet<[u8; 16]>,
     /// A settle has begun and not committed: the window is of no more use.
     pub(super) settling: bool,
     /// A step that was read and waits for the synchronous standbys.
     pub(super) held_for_standbys: Option<StepRead>,
+    pub(super) held_since_ms: u64,
     /// Publishing is held up, and by what.
     pub(super) hindrance: Option<(State, &'static str)>,
     pub(super) reports: Reports,
@@ -118,6 +127,7 @@ impl<'a> Session<'a> {
         }
         self.slot.clear_progress();
         self.lesson.suspects.extend(self.window.suspects_left());
+        self.lesson.suspects.extend(self.guilty.drain());
         self.lanes.shut_down().for_each(|teardown| teardowns.push(teardown));
         end
     }
@@ -138,7 +148,7 @@ impl<'a> Session<'a> {
                 return Err(End::DatabaseSettings);
             }
         }
-        if reloaded && Settings::current() != *self.settings {
+        if reloaded && (Settings::current() != *self.settings || self.options_changed()) {
             return Err(End::Settings);
         }
         // Loaded anew, for rows of outbox_parked may have lost their events.
@@ -200,6 +210,11 @@ impl<'a> Session<'a> {
         if dropped == 0 { Ok(()) } else { Err(End::Settings) }
     }
 
+    /// Whether the file of outbox_ext.kafka_options_file says something else than when the session began.
+    fn options_changed(&self) -> bool {
+        super::options::gather(self.settings).is_ok_and(|options| options != self.options)
+    }
+
     fn has_parked(&self) -> bool {
         self.window.held_aggregates() > 0 || self.next_due.is_some()
     }
@@ -233,6 +248,9 @@ impl<'a> Session<'a> {
 
     /// What holds up a part of the events while others flow.
     fn what_is_held_up(&self) -> Option<String> {
+        if self.held_for_standbys.is_some() && runtime::monotonic_ms() > self.held_since_ms + STANDBY_SLOW_MS {
+            return Some("events wait for the synchronous standbys (outbox_ext.wait_for_standbys)".to_owned());
+        }
         if self.window.parked_full() {
             return Some(format!(
                 "{} events are set aside for partitions that do not answer; nothing more is read",
@@ -294,8 +312,10 @@ impl<'a> Session<'a> {
         }
         if let Some(due) = self.next_due
             && !self.window.parked_step_in_flight()
+            && self.window.can_read_parked()
         {
-            until = until.min(now + u64::try_from((due - txn::now()).div_euclid(1000) + 1).unwrap_or(0));
+            let due_at = now + u64::try_from((due - txn::now()).div_euclid(1000) + 1).unwrap_or(0);
+            until = until.min(due_at.max(self.parked_not_before_ms));
         }
         if self.held_for_standbys.is_some() {
             // Nothing tells when a standby has replied.

@@ -76,6 +76,14 @@ impl Session<'_> {
 
     pub(super) fn after_settle(&mut self, settlement: &Settlement) {
         self.slot.add_published(settlement.events, txn::now());
+        for event_id in settlement
+            .parks
+            .iter()
+            .map(|park| &park.event_id)
+            .chain(settlement.reparks.iter().map(|park| &park.event_id))
+        {
+            self.guilty.remove(event_id);
+        }
         let reasons = settlement.parks.iter().map(|park| park.reason);
         let reasons = reasons.chain(settlement.reparks.iter().map(|repark| repark.reason));
         let given_up = reasons.filter(|&reason| reason == ParkReason::Failed).count();

@@ -24,6 +24,7 @@ fn main() {
         max_message_bytes: 1_000_000,
         max_in_flight_bytes: 64 << 20,
         max_in_flight_events: 50_000,
+        batch_bytes: None,
     };
     let producer = Producer::new(&settings, Lane::Fast).expect("producer");
     producer.ask_topic(TOPIC, 0);

@@ -35,3 +35,4 @@ pub use logs::{Level, LogLine};
 pub use metadata::TopicMetadata;
 pub use options::{OptionError, check_options, parse_options};
 pub use producer::{Lane, Producer, ProducerError, Record, Report, SendError, Settings, Teardown};
+pub use settings::BATCH_BYTES;

@@ -19,6 +19,8 @@ pub struct Settings {
     /// stops the relay.
     pub max_in_flight_bytes: usize,
     pub max_in_flight_events: usize,
+    /// Largest batch of the fast lane, where a topic has refused larger ones; outranks the user's batch.size.
+    pub batch_bytes: Option<usize>,
 }
 
 /// Values may be secrets, and connection strings tell of the inside of a network.
@@ -67,6 +69,9 @@ const FAST_LANE: &[(&str, &str)] = &[
     ("log.thread.name", "false"),
 ];
 
+/// The fast lane's batch.size.
+pub const BATCH_BYTES: usize = 262_144;
+
 /// What is different in the careful lane: a refusal is the record's own and no reason to fail the producer. Not the user's to set.
 const CAREFUL_LANE: &[(&str, &str)] = &[("enable.gapless.guarantee", "false"), ("batch.num.messages", "1")];
 
@@ -98,6 +103,9 @@ impl Settings {
         }
         for (key, value) in &self.options {
             set(&conf, key, value)?;
+        }
+        if let Some(bytes) = self.batch_bytes {
+            set(&conf, "batch.size", &bytes.clamp(1, BATCH_BYTES).to_string())?;
         }
         if lane == Lane::Careful {
             for (key, value) in CAREFUL_LANE {
@@ -156,6 +164,7 @@ mod tests {
             max_message_bytes: 1_000_000,
             max_in_flight_bytes: 64 << 20,
             max_in_flight_events: 50_000,
+            batch_bytes: None,
         }
     }
 

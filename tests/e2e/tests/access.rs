@@ -127,8 +127,8 @@ fn options_file_and_its_secret(name: &str) {
     let wrong = [
         (format!("{right}no.such.property=1\n"), "no.such.property"),
         (format!("{right}linger.ms={SECRET}\n"), "linger.ms"),
-        (format!("{right}{SECRET}\n"), "word without"),
-        (format!("{right}sasl.username='{SECRET}\n"), "sasl.username"),
+        (format!("{right}{SECRET}\n"), "line 4 is not key=value"),
+        (format!("{right}\n{SECRET}=1\n"), "line 5 is not key=value"),
         (format!("{right}acks=1 # {SECRET}\n"), "acks"),
     ];
     db.run(&format!(

@@ -29,9 +29,9 @@ const QUICK: [(&str, &str); 3] = [
 ];
 
 /// A payload that no topic of ours takes at first, however it is compressed.
-fn large(n: u64, bytes: usize) -> String {
+fn large(n: u64) -> String {
     let mut random = Random::new(n + 1);
-    let text: String = (0..bytes / 16).map(|_| format!("{:016x}", random.draw())).collect();
+    let text: String = (0..400).map(|_| format!("{:016x}", random.draw())).collect();
     format!("{{\"n\": {n}, \"text\": \"{text}\"}}")
 }
 
@@ -66,7 +66,7 @@ impl Poisoned {
         };
         db.run("BEGIN");
         small(&mut db, 0);
-        let large = db.emit_one(&kind, "poisoned", &large(0, 6_400));
+        let large = db.emit_one(&kind, "poisoned", &large(0));
         let later = db.emit_one(&kind, "poisoned", "\"later\"");
         small(&mut db, 25);
         db.run("COMMIT");
@@ -228,8 +228,7 @@ fn retry_and_discard_race_with_load(name: &str) {
     let (good, mixed) = (s.aggregate_type("good"), s.aggregate_type("mixed"));
     let broker = Broker::shared();
     broker.create_topic(&topic_of(&good), 3);
-    // Wide enough for a batch of small ones.
-    broker.create_narrow_topic(&topic_of(&mixed), 3, "50000");
+    broker.create_narrow_topic(&topic_of(&mixed), 3, NARROW);
     let load = Load::start(&s, 4, std::slice::from_ref(&good), Commits::Mixed);
     let stop = AtomicBool::new(false);
     let calls = AtomicU64::new(0);
@@ -243,7 +242,7 @@ fn retry_and_discard_race_with_load(name: &str) {
             while !stop.load(Ordering::Relaxed) {
                 let id = random.below(12).to_string();
                 let payload = if n % 30 == 29 && n / 30 < RACE_LARGE {
-                    large(n, 128_000)
+                    large(n)
                 } else {
                     n.to_string()
                 };

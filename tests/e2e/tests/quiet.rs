@@ -11,6 +11,7 @@ trials![
     alone idle_uses_no_transaction_ids_and_no_wal,
     alone one_event_then_silence,
     scenario usual_work_logs_next_to_nothing,
+    alone waiting_does_not_spin,
 ];
 
 /// From the commit's return to the record in a waiting consumer's hands. The bound is loose: it catches a lost wake-up,
@@ -114,4 +115,70 @@ fn usual_work_logs_next_to_nothing(name: &str) {
         ours.len(),
         ours.join("\n")
     );
+}
+
+/// A relay that may not send what is due, or nothing at all, sleeps: it neither reads in vain again and again nor is woken by each commit.
+fn waiting_does_not_spin(name: &str) {
+    let s = Scenario::begin(name);
+    s.allow("outbox_ext publishes nothing", "the stop is said once");
+    let mut db = s.db();
+    let kind = s.aggregate_type("spin");
+    db.emit_one(&kind, "1", "{}");
+    db.wait_drained(seconds(20));
+
+    // An event falls due while foreign rows have stopped everything.
+    db.run(&format!(
+        "SELECT outbox_emit('{kind}', '2', 't', '{{}}', available_at => now() + interval '1 second')"
+    ));
+    db.run(&format!(
+        "INSERT INTO outbox_log (aggregate_type, aggregate_id, event_type, payload, xid) VALUES ('{kind}', '3', 't', '{{}}', '3')"
+    ));
+    db.wait_state("foreign rows", seconds(10));
+    let_pass(seconds(2));
+    assert_mostly_asleep(&mut db, "a due event behind a stop");
+    db.run("SELECT outbox_arm()");
+    db.wait_drained(seconds(20));
+
+    // A scheduled event is deleted by a transaction that tells nobody.
+    db.run(&format!(
+        "SELECT outbox_emit('{kind}', '4', 't', '{{}}', available_at => now() + interval '2 seconds')"
+    ));
+    db.wait_true("SELECT EXISTS (SELECT FROM outbox_parked)", seconds(10));
+    db.run("BEGIN; DELETE FROM outbox_log WHERE available_at > now(); PREPARE TRANSACTION 'quiet'");
+    db.run("COMMIT PREPARED 'quiet'");
+    let_pass(seconds(3));
+    assert_mostly_asleep(&mut db, "a parked row without its event");
+
+    // Nothing can be published, and many emit.
+    db.run("ALTER SYSTEM SET outbox_ext.enabled = off");
+    s.cluster.reload();
+    db.wait_state("disabled", seconds(10));
+    let before = cpu_ms(&mut db);
+    for _ in 0..2_000 {
+        db.emit_one(&kind, "5", "{}");
+    }
+    let spent = cpu_ms(&mut db) - before;
+    assert!(
+        spent < 200,
+        "{spent} ms of CPU for 2,000 commits that a switched off relay has no use for"
+    );
+}
+
+fn assert_mostly_asleep(db: &mut Db, when: &str) {
+    let before = cpu_ms(db);
+    let_pass(seconds(3));
+    let spent = cpu_ms(db) - before;
+    assert!(spent < 600, "{when}: {spent} ms of CPU in 3 s");
+}
+
+/// CPU time of the relay's process so far, its threads included.
+fn cpu_ms(db: &mut Db) -> u64 {
+    let pid: i32 = db.all("SELECT relay_pid FROM outbox_status")[0];
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the relay runs");
+    // Fields 14 and 15, counted from behind the name, which may hold blanks: user and system time in ticks of 10 ms.
+    let fields: Vec<&str> = stat[stat.rfind(')').expect("a name in parentheses") + 2..]
+        .split(' ')
+        .collect();
+    let ticks = |field: usize| fields[field].parse::<u64>().expect("a number");
+    (ticks(11) + ticks(12)) * 10
 }

@@ -31,6 +31,7 @@ pub fn settings(brokers: &str, options: &[(&str, &str)]) -> Settings {
         max_message_bytes: 1_000_000,
         max_in_flight_bytes: 64 << 20,
         max_in_flight_events: 50_000,
+        batch_bytes: None,
     }
 }
 
