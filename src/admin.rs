@@ -4,7 +4,7 @@
 //! start.
 
 use crate::pg::call::Args;
-use crate::pg::error::raise;
+use crate::pg::error::{raise, raise_null};
 use crate::pg::spi::{self, Access, text_datum, types};
 use crate::wakeup;
 use pgrx::PgSqlErrorCode;
@@ -78,10 +78,5 @@ fn change(sql: &str, argument_types: &[pg_sys::Oid], values: &[Option<pg_sys::Da
 }
 
 fn null(argument: &str) -> ! {
-    raise(
-        PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED,
-        format!("{argument} must not be NULL"),
-        None,
-        "outbox_dead_letter lists the events that were given up.",
-    )
+    raise_null(argument, "outbox_dead_letter lists the events that were given up.")
 }

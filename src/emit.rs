@@ -5,7 +5,7 @@
 
 use crate::pg::call::{Args, jsonb_text_len, uuid_bytes};
 use crate::pg::catalog::{self, Schema};
-use crate::pg::error::raise;
+use crate::pg::error::{raise, raise_null};
 use crate::pg::spi::{self, Access, Plan, text_datum, types, uuid_datum};
 use crate::{guc, rules, wakeup};
 use outbox_core::record;
@@ -51,10 +51,8 @@ fn outbox_emit(fcinfo: pg_sys::FunctionCallInfo) -> pgrx::Uuid {
     let event_type = args.text(2).unwrap_or_else(|| null("event_type"));
     rules::check_type("event_type", event_type.len());
     let payload = args.datum(3).unwrap_or_else(|| {
-        raise(
-            PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED,
-            "payload must not be NULL".to_owned(),
-            None,
+        raise_null(
+            "payload",
             "JSON null is written 'null'::jsonb; it is published as the four bytes null.",
         )
     });
@@ -121,12 +119,7 @@ fn plan(spi: &spi::Spi, schema: &Schema, cached: &mut Option<(Schema, Rc<Plan>)>
 }
 
 fn null(argument: &str) -> ! {
-    raise(
-        PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED,
-        format!("{argument} must not be NULL"),
-        None,
-        "Only headers, topic, event_id and available_at may be NULL.",
-    )
+    raise_null(argument, "Only headers, topic, event_id and available_at may be NULL.")
 }
 
 /// Checks the topic the event would be published on: the given one, or what the template makes of the types.

@@ -2,7 +2,7 @@
 
 use crate::pg::call::Args;
 use crate::pg::catalog::Schema;
-use crate::pg::error::raise;
+use crate::pg::error::{raise, raise_null};
 use crate::pg::spi::{self, Access, Plan, types};
 use pgrx::PgSqlErrorCode;
 use pgrx::prelude::*;
@@ -68,10 +68,5 @@ fn inbox_try_consume(fcinfo: pg_sys::FunctionCallInfo) -> bool {
 }
 
 fn null(argument: &str) -> ! {
-    raise(
-        PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED,
-        format!("{argument} must not be NULL"),
-        None,
-        "Both arguments are needed.",
-    )
+    raise_null(argument, "Both arguments are needed.")
 }

@@ -18,6 +18,16 @@ pub fn raise(code: PgSqlErrorCode, message: String, detail: Option<String>, hint
     unreachable!("an ERROR does not return");
 }
 
+/// Raises that an argument of a function is NULL and must not be.
+pub fn raise_null(argument: &str, hint: &str) -> ! {
+    raise(
+        PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED,
+        format!("{argument} must not be NULL"),
+        None,
+        hint,
+    )
+}
+
 /// Writes a WARNING with a hint.
 pub fn warn(message: &str, hint: &str) {
     ErrorReport::new(PgSqlErrorCode::ERRCODE_WARNING, message.to_owned(), "outbox_ext")

@@ -76,17 +76,13 @@ impl Session<'_> {
 
     pub(super) fn after_settle(&mut self, settlement: &Settlement) {
         self.slot.add_published(settlement.events, txn::now());
-        for event_id in settlement
-            .parks
-            .iter()
-            .map(|park| &park.event_id)
-            .chain(settlement.reparks.iter().map(|park| &park.event_id))
-        {
-            self.guilty.remove(event_id);
+        let parks = settlement.parks.iter().map(|park| (park.event_id, park.reason));
+        let reparks = settlement.reparks.iter().map(|repark| (repark.event_id, repark.reason));
+        let mut given_up = 0;
+        for (event_id, reason) in parks.chain(reparks) {
+            self.guilty.remove(&event_id);
+            given_up += usize::from(reason == ParkReason::Failed);
         }
-        let reasons = settlement.parks.iter().map(|park| park.reason);
-        let reasons = reasons.chain(settlement.reparks.iter().map(|repark| repark.reason));
-        let given_up = reasons.filter(|&reason| reason == ParkReason::Failed).count();
         if given_up > 0 {
             self.reporter.given_up(given_up);
         }
