@@ -40,7 +40,7 @@ fn outbox_restamp(fcinfo: pg_sys::FunctionCallInfo) -> Returned {
     let schema = Args::new(fcinfo).schema();
     wakeup::relay_at_commit();
     // The rows come from whoever may insert; stop and sequence are the owner's.
-    txn::as_user(row.table_owner(), || {
+    txn::as_user_on_safe_path(row.table_owner(), || {
         if STOPPED.get() != (xid, xact::subtransaction()) {
             stop(&schema);
             STOPPED.set((xid, xact::subtransaction()));

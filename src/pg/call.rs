@@ -34,12 +34,21 @@ impl Args {
             .and_then(|datum| unsafe { <&str>::from_datum(datum, false) })
     }
 
+    /// The running function.
+    pub fn function(&self) -> Oid {
+        // SAFETY: flinfo is set for every call through fmgr.
+        unsafe { (*(*self.fcinfo).flinfo).fn_oid }
+    }
+
     /// The schema of the running function, which is the extension's.
     pub fn schema(&self) -> Schema {
-        // SAFETY: flinfo is set for every call through fmgr.
-        let function: Oid = unsafe { (*(*self.fcinfo).flinfo).fn_oid };
+        Schema::of(self.schema_oid())
+    }
+
+    /// The same by its OID alone.
+    pub fn schema_oid(&self) -> Oid {
         // SAFETY: a system cache look-up.
-        Schema::of(unsafe { pg_sys::get_func_namespace(function) })
+        unsafe { pg_sys::get_func_namespace(self.function()) }
     }
 }
 

@@ -59,6 +59,18 @@ pub fn sequence_last_value(sequence: Oid) -> Option<i64> {
     unsafe { pgrx::direct_function_call::<i64>(call, &[Some(sequence.into())]) }
 }
 
+/// pg_catalog.
+pub const SERVERS_SCHEMA: Oid = Oid::from_u32(pg_sys::PG_CATALOG_NAMESPACE);
+
+/// Whether a function has this schema and name.
+pub fn is_function(function: Oid, schema: Oid, name: &CStr) -> bool {
+    // SAFETY: system cache look-ups; the name is palloc'd, or NULL for a function that is gone.
+    unsafe {
+        let found = pg_sys::get_func_name(function);
+        !found.is_null() && CStr::from_ptr(found) == name && pg_sys::get_func_namespace(function) == schema
+    }
+}
+
 /// Owner of a relation.
 pub fn relation_owner(relation: Oid) -> Oid {
     // SAFETY: the tuple of pg_class is released after its owner is read.

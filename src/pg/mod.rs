@@ -11,6 +11,7 @@ pub mod error;
 pub mod record;
 pub mod runtime;
 pub mod spi;
+pub mod table;
 pub mod trigger;
 pub mod txn;
 pub mod wal;

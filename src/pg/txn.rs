@@ -92,7 +92,7 @@ impl Transaction {
     }
 }
 
-/// Runs `body` as `user`, inside the caller's transaction; an ERROR restores the user with the abort.
+/// Runs `body` as `user`, inside the caller's transaction; an ERROR restores the user with the abort. Only for what runs nobody's triggers.
 pub fn as_user<R>(user: Oid, body: impl FnOnce() -> R) -> R {
     let (mut previous, mut context) = (Oid::INVALID, 0);
     // SAFETY: set back below, or by the abort of the transaction or subtransaction.
@@ -104,6 +104,32 @@ pub fn as_user<R>(user: Oid, body: impl FnOnce() -> R) -> R {
     // SAFETY: as above.
     unsafe { pg_sys::SetUserIdAndSecContext(previous, context) };
     result
+}
+
+/// The same for statements that may run somebody's triggers: with a search_path that the caller cannot put anything into, as a SECURITY DEFINER
+/// function that pins its search_path would.
+pub fn as_user_on_safe_path<R>(user: Oid, body: impl FnOnce() -> R) -> R {
+    as_user(user, || {
+        // SAFETY: the setting is set back below, or by the abort of the transaction or subtransaction.
+        let nest_level = unsafe {
+            let nest_level = pg_sys::NewGUCNestLevel();
+            pg_sys::set_config_option(
+                c"search_path".as_ptr(),
+                c"pg_catalog, pg_temp".as_ptr(),
+                pg_sys::GucContext::PGC_USERSET,
+                pg_sys::GucSource::PGC_S_SESSION,
+                pg_sys::GucAction::GUC_ACTION_SAVE,
+                true,
+                0,
+                false,
+            );
+            nest_level
+        };
+        let result = body();
+        // SAFETY: as above; a nest level that "commits" puts the saved value back.
+        unsafe { pg_sys::AtEOXact_GUC(true, nest_level) };
+        result
+    })
 }
 
 /// The server's clock, in PostgreSQL's unit: microseconds since 2000-01-01 UTC.

@@ -1,4 +1,4 @@
-//! One transaction callback a process, and transaction ids.
+//! One transaction callback a process; ids and start of the transaction at hand.
 
 use pgrx::pg_sys;
 
@@ -52,4 +52,10 @@ pub fn top_xid() -> u64 {
 pub fn subtransaction() -> u32 {
     // SAFETY: reads backend-local state.
     unsafe { pg_sys::GetCurrentSubTransactionId() }
+}
+
+/// When the current transaction began, as now() says: microseconds since 2000-01-01 UTC.
+pub fn start() -> i64 {
+    // SAFETY: reads backend-local state.
+    unsafe { pg_sys::GetCurrentTransactionStartTimestamp() }
 }

@@ -1,22 +1,18 @@
 //! `outbox_emit`, and what the columns of `outbox_log` take by default.
 //!
-//! Invariants: everything happens in the caller's transaction; nothing is resolved through the caller's search_path (statements name the schema,
-//! which comes from the function's own OID); an event that could never be published is refused here, where its sender sees it.
+//! Invariants: everything happens in the caller's transaction; nothing is resolved through the caller's search_path (the schema
+//! comes from the function's own OID); an event that could never be published is refused here, where its sender sees it.
+
+mod insert;
 
 use crate::pg::call::{Args, jsonb_text_len, uuid_bytes};
-use crate::pg::catalog::{self, Schema};
+use crate::pg::catalog;
 use crate::pg::error::{raise, raise_null};
-use crate::pg::spi::{self, Access, Plan, text_datum, types, uuid_datum};
+use crate::pg::spi::{text_datum, uuid_datum};
 use crate::{guc, rules, wakeup};
 use outbox_core::record;
 use pgrx::PgSqlErrorCode;
 use pgrx::prelude::*;
-use std::cell::RefCell;
-use std::rc::Rc;
-
-thread_local! {
-    static INSERT: RefCell<Option<(Schema, Rc<Plan>)>> = const { RefCell::new(None) };
-}
 
 /// SQL `outbox_new_event_id()`.
 #[pg_extern(sql = false)]
@@ -67,8 +63,8 @@ fn outbox_emit(fcinfo: pg_sys::FunctionCallInfo) -> pgrx::Uuid {
         .map(uuid_bytes)
         .unwrap_or_else(|| *uuid::Uuid::now_v7().as_bytes());
 
-    insert(
-        &args.schema(),
+    insert::insert(
+        &args,
         &[
             Some(uuid_datum(&event_id)),
             args.datum(0),
@@ -81,41 +77,6 @@ fn outbox_emit(fcinfo: pg_sys::FunctionCallInfo) -> pgrx::Uuid {
         ],
     );
     pgrx::Uuid::from_bytes(event_id)
-}
-
-fn insert(schema: &Schema, values: &[Option<pg_sys::Datum>]) {
-    spi::connected(|spi| {
-        // Not borrowed while it runs: a trigger of somebody's may emit in its turn.
-        let plan = INSERT.with_borrow_mut(|cached| plan(spi, schema, cached));
-        spi.execute(&plan, values, Access::Write);
-    });
-}
-
-/// Prepared once a session, and again when the extension was re-created or its schema renamed.
-fn plan(spi: &spi::Spi, schema: &Schema, cached: &mut Option<(Schema, Rc<Plan>)>) -> Rc<Plan> {
-    if let Some((known, plan)) = cached
-        && known == schema
-    {
-        return Rc::clone(plan);
-    }
-    let sql = format!(
-        "INSERT INTO {}.outbox_log (event_id, aggregate_type, aggregate_id, event_type, payload, headers, topic, available_at) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
-        schema.quoted
-    );
-    let arguments = [
-        types::UUID,
-        types::TEXT,
-        types::TEXT,
-        types::TEXT,
-        types::JSONB,
-        types::JSONB,
-        types::TEXT,
-        types::TIMESTAMPTZ,
-    ];
-    let plan = Rc::new(spi.prepare(&sql, &arguments));
-    *cached = Some((schema.clone(), Rc::clone(&plan)));
-    plan
 }
 
 fn null(argument: &str) -> ! {
