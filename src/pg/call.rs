@@ -1,12 +1,13 @@
 //! Arguments of SQL-callable functions, read without converting what is not looked at: a jsonb argument stays a datum.
 
 use super::catalog::Schema;
+use super::error::raise;
 use pgrx::callconv::{BoxRet, FcInfo};
 use pgrx::pg_sys::{Datum, FunctionCallInfo, Oid};
 use pgrx::pgrx_sql_entity_graph::metadata::{
     ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
 };
-use pgrx::{FromDatum, pg_sys};
+use pgrx::{FromDatum, PgSqlErrorCode, pg_sys};
 
 /// The arguments of the function call in progress.
 #[derive(Clone, Copy)]
@@ -45,10 +46,20 @@ impl Args {
         Schema::of(self.schema_oid())
     }
 
-    /// The same by its OID alone.
+    /// The same by its OID alone. Raises when the function was dropped since it was called, as DROP EXTENSION of another session does while we
+    /// wait for a lock.
     pub fn schema_oid(&self) -> Oid {
         // SAFETY: a system cache look-up.
-        unsafe { pg_sys::get_func_namespace(self.function()) }
+        let schema = unsafe { pg_sys::get_func_namespace(self.function()) };
+        if schema == Oid::INVALID {
+            raise(
+                PgSqlErrorCode::ERRCODE_UNDEFINED_FUNCTION,
+                "the function was dropped while it was running".to_owned(),
+                None,
+                "Somebody dropped the extension outbox_ext. If it was re-created, try again.",
+            );
+        }
+        schema
     }
 }
 

@@ -26,7 +26,7 @@ impl Table {
     pub fn open_for_insert(table: Oid) -> Option<Table> {
         // SAFETY: try_table_open returns NULL for a relation that is gone, and raises for one that is no table.
         let relation = unsafe { pg_sys::try_table_open(table, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE) };
-        (!relation.is_null()).then_some(Table(relation))
+        (!relation.is_null()).then(|| Table(relation))
     }
 
     pub fn owner(&self) -> Oid {
