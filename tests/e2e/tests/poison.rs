@@ -39,6 +39,10 @@ fn large(n: u64) -> String {
 const RACE_LARGE: u64 = 10;
 const RACE_DECISIONS: u64 = 12;
 
+/// Each refused batch makes the relay begin anew with batches a quarter as large, from 256 kB to 1 kB: what was acknowledged and not yet settled is
+/// repeated so often at most.
+const DELIVERIES_MAX: usize = 6;
+
 struct Poisoned {
     s: Scenario,
     db: Db,
@@ -107,7 +111,6 @@ impl Poisoned {
             .collect();
         let broker = Broker::shared();
         broker.wait_count(&self.topic, expected.len(), seconds(20));
-        let most = 2 * expected.len() + 1;
         self.db.wait_true(
             &format!(
                 "SELECT count(*) = {} FROM outbox_event WHERE state = 'published'",
@@ -119,8 +122,8 @@ impl Poisoned {
         verdict.assert_complete();
         verdict.assert_in_order();
         assert!(
-            verdict.most_deliveries <= 2 && verdict.records < most,
-            "more than one repetition: {}",
+            verdict.most_deliveries <= DELIVERIES_MAX,
+            "sent again and again: {}",
             verdict.summary()
         );
         let blamed: i64 = self.db.one(&format!(
