@@ -1,6 +1,6 @@
 //! Every SQL text of the relay, and the plans made of them. Nothing here decides; nothing here knows of Kafka.
 //!
-//! The statements name the schema and lean on no search_path. The relay's session forbids sequential and bitmap scans, hash and merge joins
+//! The statements name the schema and lean on no search_path. The relay's session forbids sequential and bitmap scans, hash and merge joins, and sorts
 //! ([`prepare_session`]), so that each read is the index range it is written as, whatever the statistics say.
 
 mod ledger;
@@ -31,6 +31,8 @@ pub fn prepare_session() {
         ("enable_bitmapscan", "off"),
         ("enable_hashjoin", "off"),
         ("enable_mergejoin", "off"),
+        // Without it the late events' range could be read by another index and sorted: the whole log for each step, once it was analyzed.
+        ("enable_sort", "off"),
         ("max_parallel_workers_per_gather", "0"),
     ] {
         set_for_process(name, value);

@@ -42,8 +42,13 @@ pub struct Cluster {
     folder: PathBuf,
 }
 
+/// Part of the socket's name; nothing listens on TCP.
+const PORT: &str = "5432";
+
 /// What every cluster has. fsync stays on: the promises are about what survives.
-const BASE_SETTINGS: [(&str, &str); 9] = [
+const BASE_SETTINGS: [(&str, &str); 10] = [
+    // Said, since a PGPORT of the person's would count else.
+    ("port", PORT),
     ("shared_preload_libraries", "outbox_ext"),
     ("listen_addresses", ""),
     ("max_connections", "100"),
@@ -206,7 +211,7 @@ impl Cluster {
     /// A client program of PostgreSQL (`pg_dump`, `psql`) that will connect to this cluster.
     pub fn client(&self, program: &str) -> Command {
         let mut command = Command::new(pg_program(program));
-        command.arg("-h").arg(&self.folder).args(["-U", "postgres"]);
+        command.arg("-h").arg(&self.folder).args(["-U", "postgres", "-p", PORT]);
         command
     }
 }

@@ -23,6 +23,7 @@ mod load;
 mod order;
 mod poison;
 mod quiet;
+mod reads;
 mod retention;
 mod selftest;
 mod settings;
@@ -84,6 +85,7 @@ fn main() {
         retention::trials(),
         standby::trials(),
         quiet::trials(),
+        reads::trials(),
         selftest::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());
