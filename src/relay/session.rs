@@ -258,9 +258,10 @@ impl<'a> Session<'a> {
             ));
         }
         if let Some((topic, partition)) = self.window.stalled_partitions().next() {
-            return Some(format!(
-                "partition {partition} of topic \"{topic}\" does not answer; its events are set aside"
-            ));
+            return Some(format!("{}; its events are set aside", no_answer(topic, partition)));
+        }
+        if let Some((topic, partition)) = self.window.silent_partition() {
+            return Some(format!("{}; events wait", no_answer(topic, partition)));
         }
         let (topic, error) = self.window.missing_topics().next()?;
         Some(format!("topic \"{topic}\": {error}"))
@@ -356,6 +357,14 @@ impl<'a> Session<'a> {
             body(self, transaction)
         })?)
     }
+}
+
+/// librdkafka tries again and tells nobody why; these are the reasons there can be while brokers can be reached.
+fn no_answer(topic: &str, partition: u32) -> String {
+    format!(
+        "partition {partition} of topic \"{topic}\" acknowledges nothing: it has no leader, or fewer in-sync replicas than \
+         min.insync.replicas asks for, or its broker hangs"
+    )
 }
 
 /// Pauses between sessions that end in trouble.

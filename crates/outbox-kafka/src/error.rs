@@ -27,14 +27,14 @@ fn fate(code: Code) -> (Fate, &'static str) {
     match code {
         // From metadata, from the brokers, or because a partition count was out of date.
         Code::UnknownTopicOrPartition
-        | Code::UnknownTopic          => (Topic(Unknown), "the topic does not exist, or the client may not describe it"),
+        | Code::UnknownTopic          => (Topic(Unknown), "the topic does not exist, or the client may not describe it: create it, or grant DESCRIBE"),
         Code::UnknownPartition        => (Topic(Unknown), "the topic has fewer partitions than it had"),
         Code::LeaderNotAvailable      => (Topic(Unknown), "the topic is being created"),
         Code::InvalidTopic            => (Topic(Invalid), "Kafka does not allow this topic name"),
-        Code::TopicAuthorizationFailed => (Topic(NotAuthorized), "the client may not write to the topic"),
+        Code::TopicAuthorizationFailed => (Topic(NotAuthorized), "the client may not write to the topic: grant WRITE on it"),
 
         // The whole batch comes back with the same code: each of its records is a suspect only.
-        Code::MessageSizeTooLarge     => (Refused, "the record is larger than max.message.bytes of the topic, or than outbox_ext.max_message_bytes"),
+        Code::MessageSizeTooLarge     => (Refused, "the record is larger than max.message.bytes of the topic, or than outbox_ext.max_message_bytes: raise it and call outbox_retry"),
         Code::MessageBatchTooLarge    => (Refused, "the record is larger than a segment of the topic"),
         Code::InvalidTimestamp        => (Refused, "the record's timestamp is outside what the topic allows"),
         Code::InvalidRecord           => (Refused, "the broker's validation rejected the record"),

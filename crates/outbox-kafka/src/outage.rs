@@ -8,41 +8,47 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rdkafka::error::RDKafkaErrorCode as Code;
 
+use crate::connection::{self, Trouble};
+
 #[derive(Default)]
 pub(crate) struct Outage {
     /// Spares the lock for each turn while all is well.
     any_trouble: AtomicBool,
     state: Mutex<State>,
+    /// The user's ssl.ca.location, which an error about a certificate names.
+    ca_file: Option<String>,
 }
 
 #[derive(Default)]
 struct State {
     /// The last error of one connection: the cause, should it be the last connection.
-    cause: Option<String>,
+    cause: Option<(Trouble, String)>,
     is_down: bool,
 }
 
 impl Outage {
+    pub(crate) fn new(ca_file: Option<String>) -> Outage {
+        Outage {
+            ca_file,
+            ..Outage::default()
+        }
+    }
+
     /// An error event. `text` must be free of secrets.
     pub(crate) fn trouble(&self, code: Code, text: &str) {
-        let text = without_circumstances(text).to_owned();
         let mut state = self.lock();
-        match code {
-            Code::AllBrokersDown => {
-                // Its text only counts brokers, and not always rightly.
-                state.is_down = true;
+        match connection::kind(code, text) {
+            // Its text only counts brokers, and not always rightly.
+            None if code == Code::AllBrokersDown => state.is_down = true,
+            None => return,
+            Some(kind) => {
+                // Wrong credentials are wrong everywhere.
+                state.is_down |= kind == Trouble::Credentials;
+                // The same in other words is no news.
+                if state.cause.as_ref().is_none_or(|(known, _)| *known != kind) {
+                    state.cause = Some((kind, without_circumstances(text).to_owned()));
+                }
             }
-            // Wrong credentials are wrong everywhere.
-            Code::Authentication | Code::SaslAuthenticationFailed => {
-                state.is_down = true;
-                state.cause = Some(text);
-            }
-            Code::BrokerTransportFailure
-            | Code::Resolve
-            | Code::SSL
-            | Code::OperationTimedOut
-            | Code::CriticalSystemResource => state.cause = Some(text),
-            _ => return,
         }
         self.any_trouble.store(true, Ordering::Release);
     }
@@ -66,8 +72,12 @@ impl Outage {
             return None;
         }
         let state = self.lock();
-        let unknown = || "no broker can be reached".to_owned();
-        state.is_down.then(|| state.cause.clone().unwrap_or_else(unknown))
+        let explanation = |kind| connection::explanation(kind, self.ca_file.as_deref());
+        state.is_down.then(|| match &state.cause {
+            Some((kind, text)) => format!("{} ({text})", explanation(*kind)),
+            // librdkafka says nothing of a connection that the broker closed.
+            None => explanation(Trouble::Closed),
+        })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -85,13 +95,18 @@ pub(crate) fn without_circumstances(text: &str) -> &str {
 mod tests {
     use super::*;
 
+    fn cause(outage: &Outage) -> Option<String> {
+        let text = outage.text()?;
+        Some(text[text.find(" (")? + 2..text.len() - 1].to_owned())
+    }
+
     #[test]
     fn one_lost_connection_of_several_is_no_outage() {
         let outage = Outage::default();
-        outage.trouble(Code::BrokerTransportFailure, "b1: connection refused");
+        outage.trouble(Code::BrokerTransportFailure, "b1: Connection refused");
         assert_eq!(outage.text(), None);
         outage.trouble(Code::AllBrokersDown, "3/3 brokers are down");
-        assert_eq!(outage.text().as_deref(), Some("b1: connection refused"));
+        assert_eq!(cause(&outage).as_deref(), Some("b1: Connection refused"));
         outage.contact();
         assert_eq!(outage.text(), None);
         assert!(!outage.is_down());
@@ -101,7 +116,7 @@ mod tests {
     fn rejected_credentials_are_an_outage_at_once() {
         let outage = Outage::default();
         outage.trouble(Code::Authentication, "SASL authentication failed");
-        assert_eq!(outage.text().as_deref(), Some("SASL authentication failed"));
+        assert_eq!(cause(&outage).as_deref(), Some("SASL authentication failed"));
     }
 
     #[test]
@@ -109,10 +124,28 @@ mod tests {
         let outage = Outage::default();
         outage.trouble(Code::AllBrokersDown, "1/1 brokers are down");
         for circumstances in ["", ", 4 identical error(s) suppressed"] {
-            let text = format!("b1: refused (after 0ms in state CONNECT{circumstances})");
+            let text = format!("b1: Connection refused (after 0ms in state CONNECT{circumstances})");
             outage.trouble(Code::BrokerTransportFailure, &text);
-            assert_eq!(outage.text().as_deref(), Some("b1: refused"));
+            outage.trouble(Code::BrokerTransportFailure, "b1: failed: Connection refused");
+            assert_eq!(cause(&outage).as_deref(), Some("b1: Connection refused"));
         }
+        outage.trouble(Code::Resolve, "b1: no such name");
+        assert_eq!(cause(&outage).as_deref(), Some("b1: no such name"));
+    }
+
+    #[test]
+    fn an_outage_without_a_cause_is_one_of_closed_connections() {
+        let outage = Outage::default();
+        outage.trouble(Code::AllBrokersDown, "1/1 brokers are down");
+        assert_eq!(outage.text(), Some(connection::explanation(Trouble::Closed, None)));
+    }
+
+    #[test]
+    fn a_certificate_that_is_not_trusted_names_the_file() {
+        let outage = Outage::new(Some("/ca.pem".to_owned()));
+        outage.trouble(Code::SSL, "certificate verify failed");
+        outage.trouble(Code::AllBrokersDown, "1/1 brokers are down");
+        assert!(outage.text().is_some_and(|text| text.contains("\"/ca.pem\"")));
     }
 
     #[test]

@@ -108,8 +108,9 @@ impl Producer {
         owns_wake: bool,
     ) -> Result<Producer, ProducerError> {
         let secrets = settings.secrets();
-        let outage = Arc::new(Outage::default());
-        let client = Client::new(settings.conf(lane)?).map_err(|text| ProducerError::new(redact(&text, &secrets)))?;
+        let outage = Arc::new(Outage::new(settings.ca_file()));
+        let client = Client::new(settings.conf(lane)?)
+            .map_err(|text| ProducerError::new(settings.unusable(&redact(&text, &secrets))))?;
         let client = Arc::new(client);
         client.enable_io_event(wake.raw());
         // librdkafka logged while it was made: its queue is not empty, and will not become so unless

@@ -131,6 +131,24 @@ impl Settings {
         self.options.iter().filter_map(secret).collect()
     }
 
+    /// The file with the certificates of the CAs that the user trusts.
+    pub(crate) fn ca_file(&self) -> Option<String> {
+        let file = self.options.iter().find(|(key, _)| key == "ssl.ca.location");
+        file.map(|(_, value)| value.clone())
+    }
+
+    /// librdkafka's text about a property that it cannot use, with the file where the property names one.
+    pub(crate) fn unusable(&self, text: &str) -> String {
+        let named = text.split_once(" failed: ").and_then(|(key, _)| {
+            let is_file = key.ends_with(".location");
+            self.options.iter().find(|(known, _)| is_file && known == key)
+        });
+        match named {
+            Some((key, file)) => format!("{key} in outbox_ext.kafka_options: file \"{file}\" cannot be used ({text})"),
+            None => text.to_owned(),
+        }
+    }
+
     pub(crate) fn allows_topic_creation(&self) -> bool {
         let is_off = |value: &str| ["false", "f", "0"].iter().any(|f| f.eq_ignore_ascii_case(value));
         !self
@@ -191,6 +209,15 @@ mod tests {
             ..settings(&[])
         };
         assert_eq!(error.conf(Lane::Fast).err().unwrap().to_string(), "no brokers are set");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_named() {
+        let settings = settings(&[("ssl.ca.location", "/ca.pem"), ("ssl.key.password", "hunter2")]);
+        let text = settings.unusable("ssl.ca.location failed: no such file");
+        assert!(text.contains("\"/ca.pem\""), "{text}");
+        let text = settings.unusable("ssl.key.password failed: wrong");
+        assert_eq!(text, "ssl.key.password failed: wrong");
     }
 
     #[test]

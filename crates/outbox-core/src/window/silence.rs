@@ -32,6 +32,16 @@ impl Topics {
             .collect()
     }
 
+    /// Of the lanes that have been silent for `stall_ms` the one that has been longest.
+    pub fn longest_silent(&self, stall_ms: u64, now_ms: u64) -> Option<LaneId> {
+        let silent = self
+            .waiting_lanes()
+            .filter(|(_, since)| now_ms.saturating_sub(*since) >= stall_ms);
+        silent
+            .min_by_key(|(lane, since)| (*since, lane.topic.0, lane.partition))
+            .map(|(lane, _)| lane)
+    }
+
     /// Lanes with something outstanding, and since when they are silent.
     fn waiting_lanes(&self) -> impl Iterator<Item = (LaneId, u64)> {
         let topics = (0..).map(TopicId).zip(&self.topics);

@@ -51,6 +51,8 @@ pub(super) struct Stalls {
     late: Vec<Unpark>,
     late_bytes: u64,
     next_check_ms: u64,
+    /// A lane that is silent for as long as a stalled one, while nobody else answers either.
+    silent: Option<LaneId>,
     /// Rows with the reason `partition`.
     rows: usize,
 }
@@ -111,7 +113,11 @@ impl<B> Window<B> {
     /// taken before, but not while the brokers are known to be out of reach.
     pub fn check_stalls(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
-        if now_ms < self.stalls.next_check_ms || self.outstanding == 0 {
+        if self.outstanding == 0 {
+            self.stalls.silent = None;
+            return;
+        }
+        if now_ms < self.stalls.next_check_ms {
             return;
         }
         self.stalls.next_check_ms = now_ms + (self.limits.partition_stall_ms / CHECKS_PER_STALL).max(1);
@@ -121,6 +127,7 @@ impl<B> Window<B> {
         } {
             self.stall(lane, silent_ms);
         }
+        self.stalls.silent = self.topics.longest_silent(self.limits.partition_stall_ms, now_ms);
     }
 
     /// When [`Self::check_stalls`] will next look; none while nothing is outstanding.
@@ -132,6 +139,13 @@ impl<B> Window<B> {
     pub fn stalled_partitions(&self) -> impl Iterator<Item = (&Arc<str>, u32)> {
         let lanes = self.stalls.lanes.keys();
         lanes.map(|lane| (self.topics.name(lane.topic), lane.partition))
+    }
+
+    /// A partition that has acknowledged nothing for as long as a stalled one, while nobody else did either: topic and
+    /// number. As of the last [`Self::check_stalls`].
+    pub fn silent_partition(&self) -> Option<(&Arc<str>, u32)> {
+        let lane = self.stalls.silent?;
+        Some((self.topics.name(lane.topic), lane.partition))
     }
 
     /// Events that were parked and whose reports are due all the same.

@@ -77,15 +77,20 @@ fn if_nobody_answers_it_is_an_outage_and_nothing_is_parked() {
     story.deliver_all();
     story.log_at(&[(1, "a", 0), (2, "b", 1)], 100);
     assert_eq!(story.send_all().len(), 2);
+    story.window.check_stalls(limits().partition_stall_ms);
+    assert_eq!(story.window.silent_partition(), None, "it may be slow");
     for now in (0..1_000_000).step_by(500) {
         story.window.check_stalls(now);
     }
+    assert!(story.window.silent_partition().is_some(), "somebody is to be told");
     // The first to come back does not put the blame on the others.
     story.delivered((2, 1));
     story.others_answer(1_000_000..=1_010_000);
     assert_eq!(story.window.stalled_partitions().count(), 0);
     story.delivered((2, 0));
     assert_eq!(parks(&story.settle()), []);
+    story.window.check_stalls(1_020_000);
+    assert_eq!(story.window.silent_partition(), None);
 }
 
 #[test]
