@@ -55,6 +55,7 @@ check_packages() {
     [ "$purpose" = run ] && return 0
     need shellcheck have shellcheck
     need binutils have nm
+    need openssl have openssl
 }
 
 install_packages() {

@@ -65,13 +65,18 @@ impl Broker {
 
     /// The same with `key=value` properties of its own.
     pub fn prepare_with(properties: &[&str]) -> Broker {
+        Broker::prepare_at(free_port(), properties)
+    }
+
+    /// The same at a port that the caller has chosen.
+    pub(crate) fn prepare_at(port: u16, properties: &[&str]) -> Broker {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = run::folder().join(format!("broker-{number}"));
         let properties = properties.iter().copied().map(str::to_owned).collect();
         Broker {
             properties,
-            ..Broker::at(format!("127.0.0.1:{}", free_port()), Some(folder))
+            ..Broker::at(format!("127.0.0.1:{port}"), Some(folder))
         }
     }
 
@@ -190,14 +195,26 @@ impl Broker {
     /// A topic that takes no batch larger than this.
     #[track_caller]
     pub fn create_narrow_topic(&self, name: &str, partitions: i32, bytes_max: &str) {
+        self.create_topic_with(name, partitions, (BATCH_LIMIT, bytes_max));
+    }
+
+    /// A topic with a setting of its own.
+    #[track_caller]
+    pub fn create_topic_with(&self, name: &str, partitions: i32, setting: (&str, &str)) {
         let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
-        self.create(topic.set(BATCH_LIMIT, bytes_max));
+        self.create(topic.set(setting.0, setting.1));
     }
 
     /// Changes how large a batch a topic takes.
     #[track_caller]
     pub fn limit_topic(&self, name: &str, bytes_max: &str) {
-        let change = AlterConfig::new(ResourceSpecifier::Topic(name)).set(BATCH_LIMIT, bytes_max);
+        self.change_topic(name, (BATCH_LIMIT, bytes_max));
+    }
+
+    /// Changes one setting of a topic; its others go back to what they are by default.
+    #[track_caller]
+    pub fn change_topic(&self, name: &str, setting: (&str, &str)) {
+        let change = AlterConfig::new(ResourceSpecifier::Topic(name)).set(setting.0, setting.1);
         let admin = self.admin();
         for answer in block_on(admin.alter_configs([&change], &options())).expect("ask the broker") {
             answer.unwrap_or_else(|(_, code)| panic!("changing {name}: {code}"));
@@ -246,7 +263,7 @@ fn options() -> AdminOptions {
     AdminOptions::new().operation_timeout(Some(Duration::from_secs(10)))
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("it is bound").port()
 }

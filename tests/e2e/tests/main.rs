@@ -19,6 +19,7 @@ mod crash;
 mod databases;
 mod dump;
 mod failures;
+mod faults;
 mod load;
 mod order;
 mod poison;
@@ -80,6 +81,7 @@ fn main() {
         dump::trials(),
         settings::trials(),
         failures::trials(),
+        faults::trials(),
         poison::trials(),
         access::trials(),
         retention::trials(),
