@@ -2,10 +2,11 @@
 //! settles what Kafka acknowledged.
 //!
 //! This file owns the process: it connects, finds out whether there is anything to do, runs one [`session`] after the other, pauses between them when
-//! they end in trouble, and leaves. [`session`] is the loop itself, with [`opening`], [`reading`], [`exchange`] (with Kafka, through its two [`lanes`]) and [`settling`]; [`store`] has every SQL text, [`step`] the rows of a step, [`report`] log and status,
+//! they end in trouble, and leaves. [`session`] is the loop itself, with [`opening`], [`reading`], [`exchange`] (with Kafka, through its two [`lanes`]) and [`settling`]; [`store`] has every SQL text, [`step`] the rows of a step, [`report`] log and status, [`clock`] what a clock that is set back calls for,
 //! [`options`] the Kafka client's properties.
 //! What is decided without a server is in outbox-core; what touches librdkafka is in outbox-kafka.
 
+mod clock;
 mod exchange;
 mod lanes;
 mod opening;

@@ -1,5 +1,6 @@
 //! How a session begins: producer, lease, and what the last one left in the tables.
 
+use super::clock::Clock;
 use super::exchange::{BATCH_RECOVERS_MS, Lesson, Reports};
 use super::lanes::Lanes;
 use super::report::Reporter;
@@ -145,6 +146,7 @@ impl<'a> Session<'a> {
             lease_until_ms: now + settings.lease_duration_ms,
             lanes,
             options,
+            clock: Clock::new(),
             guilty: HashSet::new(),
             lesson,
             window,

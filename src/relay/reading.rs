@@ -108,7 +108,9 @@ impl Session<'_> {
                 self.store.of_topics(spi, &recovered, &mut parked, &mut self.window);
             }
             if look_for_due || self.next_due.is_some_and(|due| due <= now) {
-                self.store.due(spi, now, &mut parked, &mut self.window);
+                let pause_max_ms = self.settings.retry_backoff_max_ms.max(self.settings.retry_backoff_ms);
+                let pause_max = i64::try_from(pause_max_ms.saturating_mul(1_000)).unwrap_or(i64::MAX);
+                self.store.due(spi, now, pause_max, &mut parked, &mut self.window);
                 self.next_due = self.store.next_due(spi);
             }
             let draining: Vec<_> = self.window.draining().take(self.settings.batch_size).collect();

@@ -61,6 +61,15 @@ impl Reporter {
         self.told = Some((state, error));
     }
 
+    /// The client's waits hang on the clock: it is replaced.
+    pub fn clock_set_back(&self, back_ms: i64) {
+        pgrx::log!(
+            "outbox_ext, database \"{}\": the clock was set back by {} s; the Kafka client is started anew",
+            self.database,
+            back_ms / 1_000
+        );
+    }
+
     /// Events were given up: somebody must decide about them.
     pub fn given_up(&self, events: usize) {
         pgrx::warning!(

@@ -8,6 +8,7 @@
 //! - what is handed to the producer was durably committed (WAL is flushed in [`Session::read`]);
 //! - a settle covers only events with a positive report, or parks them in the same transaction, and is fenced by the lease's token.
 
+use super::clock::Clock;
 use super::exchange::{Lesson, Reports};
 use super::lanes::Lanes;
 use super::reading::StepRead;
@@ -40,7 +41,7 @@ const STANDBY_LOOK_MS: u64 = 5;
 pub enum End {
     /// SIGTERM, or the postmaster is gone.
     Shutdown,
-    /// Settings changed, or what is parked: start again with what is now.
+    /// Settings changed, or what is parked, or the clock: start again with what is now.
     Settings,
     /// ALTER DATABASE or ALTER ROLE changed what this session was given at its start: only a new process gets the new ones.
     DatabaseSettings,
@@ -75,6 +76,7 @@ pub struct Session<'a> {
     pub(super) lease_until_ms: u64,
     pub(super) lanes: Lanes,
     pub(super) options: Vec<(String, String)>,
+    pub(super) clock: Clock,
     pub(super) lesson: &'a mut Lesson,
     pub(super) window: Window<Body>,
     /// Where the next step starts: the last one read, settled or not.
@@ -153,6 +155,10 @@ impl<'a> Session<'a> {
         }
         // Loaded anew, for rows of outbox_parked may have lost their events.
         if (self.slot.take_rows_removed() && self.has_parked()) || self.slot.take_new_session() {
+            return Err(End::Settings);
+        }
+        if let Some(back_ms) = self.clock.set_back_by() {
+            self.reporter.clock_set_back(back_ms);
             return Err(End::Settings);
         }
         let woken = self.slot.take_wake();

@@ -45,6 +45,7 @@ pub struct Store {
     late: Plan,
     new: Plan,
     due: Plan,
+    set_back: Plan,
     next_due: Plan,
     of_topics: Plan,
     of_aggregate: Plan,
@@ -93,6 +94,13 @@ impl Store {
                   WHERE p.reason = $1 AND p.available_at <= $2
                   ORDER BY p.available_at, p.seq",
                 &[TEXT, TIMESTAMPTZ],
+            ),
+            // No pause between two tries is longer than the longest: the clock was set back meanwhile.
+            set_back: plan(
+                "SELECT {columns}, p.reason, p.attempts FROM {s}.outbox_parked p JOIN {s}.outbox_log l ON l.event_id = p.event_id
+                  WHERE p.reason = 'retry' AND p.available_at > $1
+                  ORDER BY p.available_at, p.seq",
+                &[TIMESTAMPTZ],
             ),
             next_due: plan(
                 "SELECT LEAST((SELECT p.available_at FROM {s}.outbox_parked p WHERE p.reason = 'scheduled' ORDER BY p.available_at LIMIT 1),

@@ -97,17 +97,15 @@ impl Store {
         spi.execute(&self.next_due, &[], Access::Read).i64(0, 0)
     }
 
-    /// Reads parked events that are due at `now`.
-    pub fn due(&self, spi: &Spi, now: i64, reader: &mut Reader, window: &mut Window<Body>) {
+    /// Reads parked events that are due at `now`: those whose time has come, and those that wait for their next try longer than the longest pause (in
+    /// microseconds). Their pause is kept as a time, which is wrong when the clock was set back.
+    pub fn due(&self, spi: &Spi, now: i64, pause_max: i64, reader: &mut Reader, window: &mut Window<Body>) {
         for reason in [ParkReason::Retry, ParkReason::Scheduled] {
-            self.read_parked(
-                spi,
-                &self.due,
-                &[Some(text_datum(reason.as_str())), Some(now.into())],
-                reader,
-                window,
-            );
+            let values = [Some(text_datum(reason.as_str())), Some(now.into())];
+            self.read_parked(spi, &self.due, &values, reader, window);
         }
+        let too_far = now.saturating_add(pause_max);
+        self.read_parked(spi, &self.set_back, &[Some(too_far.into())], reader, window);
     }
 
     /// Reads the events parked for these topics.

@@ -40,6 +40,8 @@ impl Stop {
 #[derive(Clone)]
 pub struct Cluster {
     folder: PathBuf,
+    /// Of the server's processes, on top of ours.
+    environment: Vec<(&'static str, PathBuf)>,
 }
 
 /// Part of the socket's name; nothing listens on TCP.
@@ -78,10 +80,17 @@ impl Cluster {
         folder
     }
 
+    fn in_folder(folder: PathBuf) -> Cluster {
+        Cluster {
+            folder,
+            environment: Vec::new(),
+        }
+    }
+
     fn copy_of(template: &Path) -> Cluster {
         let folder = Cluster::new_folder();
         run_command(as_server_user("cp").arg("-a").arg(template).arg(folder.join("data")));
-        Cluster { folder }
+        Cluster::in_folder(folder)
     }
 
     /// Lays out a streaming standby of this running cluster, known to it by this name; `start` starts it.
@@ -101,7 +110,7 @@ impl Cluster {
                 ])
                 .arg(folder.join("data")),
         );
-        Cluster { folder }
+        Cluster::in_folder(folder)
     }
 
     /// The folder of the cluster, which its server can read.
@@ -133,11 +142,20 @@ impl Cluster {
         fs::write(&file, text).expect("write postgresql.conf");
     }
 
+    /// Environment variables for the server when it is started next.
+    pub(crate) fn set_environment(&mut self, variables: &[(&'static str, &Path)]) {
+        self.environment = variables
+            .iter()
+            .map(|&(name, value)| (name, value.to_owned()))
+            .collect();
+    }
+
     /// Starts the server and waits until it takes connections.
     #[track_caller]
     pub fn start(&self) {
         // pg_ctl's children would keep a pipe open: its own words go nowhere, the server's into the log.
         let status = as_server_user(pg_program("pg_ctl"))
+            .envs(self.environment.iter().cloned())
             .args(["-s", "-w", "-t", "60", "-D"])
             .arg(self.data())
             .arg("-l")
@@ -220,9 +238,7 @@ impl Cluster {
 fn template() -> &'static Path {
     static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
     TEMPLATE.get_or_init(|| {
-        let cluster = Cluster {
-            folder: Cluster::new_folder(),
-        };
+        let cluster = Cluster::in_folder(Cluster::new_folder());
         run_command(
             as_server_user(pg_program("initdb"))
                 .args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8"])

@@ -22,6 +22,7 @@ pub mod run;
 pub mod scenario;
 pub mod shell;
 pub mod silent_broker;
+pub mod stepped_clock;
 pub mod topic;
 pub mod wait;
 
@@ -33,5 +34,6 @@ pub use guarded::GuardedBroker;
 pub use judge::{Committed, Verdict, judge};
 pub use random::Random;
 pub use scenario::Scenario;
+pub use stepped_clock::SteppedClock;
 pub use topic::Record;
 pub use wait::{seconds, wait};

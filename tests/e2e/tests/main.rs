@@ -14,6 +14,7 @@ mod access;
 mod atomic;
 mod attacks;
 mod chaos;
+mod clock;
 mod contract;
 mod crash;
 mod databases;
@@ -76,6 +77,7 @@ fn main() {
         writers::trials(),
         crash::trials(),
         chaos::trials(),
+        clock::trials(),
         attacks::trials(),
         databases::trials(),
         dump::trials(),
