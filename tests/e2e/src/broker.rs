@@ -4,8 +4,7 @@
 //! is not ours to stop.
 
 use std::future::Future;
-use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,14 +14,16 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
+};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::BaseConsumer;
 use rdkafka::error::RDKafkaErrorCode;
 
-use crate::topic::{self, Live, Record};
+use crate::topic::{self, Live, Partition, Record};
 use crate::wait::wait;
-use crate::{run, shell};
+use crate::{port, run, shell};
 
 pub struct Broker {
     address: String,
@@ -30,6 +31,8 @@ pub struct Broker {
     folder: Option<PathBuf>,
     /// `key=value` lines of its own for server.properties.
     properties: Vec<String>,
+    /// Replicas of the topics it makes.
+    replication: i32,
     /// For metadata and offsets.
     client: BaseConsumer,
 }
@@ -65,18 +68,23 @@ impl Broker {
 
     /// The same with `key=value` properties of its own.
     pub fn prepare_with(properties: &[&str]) -> Broker {
-        Broker::prepare_at(free_port(), properties)
+        Broker::prepare_at(port::free(), properties)
     }
 
     /// The same at a port that the caller has chosen.
     pub(crate) fn prepare_at(port: u16, properties: &[&str]) -> Broker {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = run::folder().join(format!("broker-{number}"));
         let properties = properties.iter().copied().map(str::to_owned).collect();
         Broker {
             properties,
-            ..Broker::at(format!("127.0.0.1:{port}"), Some(folder))
+            ..Broker::at(format!("127.0.0.1:{port}"), Some(new_folder()))
+        }
+    }
+
+    /// The brokers of a cluster seen as one; each is started and stopped by `kafka_cluster`.
+    pub(crate) fn of_cluster(addresses: String, replication: i32) -> Broker {
+        Broker {
+            replication,
+            ..Broker::at(addresses, None)
         }
     }
 
@@ -86,6 +94,7 @@ impl Broker {
             address,
             folder,
             properties: Vec::new(),
+            replication: 1,
             client,
         }
     }
@@ -99,21 +108,9 @@ impl Broker {
     pub fn start(&self) {
         let port = self.address.rsplit(':').next().expect("an address ends with its port");
         let folder = self.folder.as_ref().expect("only a broker of ours is started");
-        // It must not hold a pipe of ours open: its words go into its own log.
-        let log = run::folder().join("kafka-start.log");
-        let output = std::fs::File::create(&log).expect("create the start's log");
-        let status = Command::new(shell::repository().join("scripts/kafka"))
-            .arg("start")
-            .arg(folder)
-            .arg(port)
-            .args(&self.properties)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone().expect("a second handle"))
-            .stderr(output)
-            .status()
-            .expect("run scripts/kafka");
-        let said = || std::fs::read_to_string(&log).unwrap_or_default();
-        assert!(status.success(), "Kafka did not start:\n{}", said());
+        let mut arguments: Vec<&str> = vec![port];
+        arguments.extend(self.properties.iter().map(String::as_str));
+        launch("start", folder, &arguments, None);
     }
 
     /// Stops it in order.
@@ -130,13 +127,7 @@ impl Broker {
 
     #[track_caller]
     fn end(&self, signal: &str) {
-        let folder = self.folder.as_ref().expect("only a broker of ours is stopped");
-        shell::run(
-            Command::new(shell::repository().join("scripts/kafka"))
-                .arg("stop")
-                .arg(folder)
-                .arg(signal),
-        );
+        end(self.folder.as_ref().expect("only a broker of ours is stopped"), signal);
     }
 
     /// Every record of a topic.
@@ -152,6 +143,16 @@ impl Broker {
         wait(&format!("a count of {topic}"), Duration::from_secs(10), || {
             topic::count(&self.client, topic)
         })
+    }
+
+    /// The same, or why it cannot be told now.
+    pub fn try_count(&self, topic: &str) -> Result<usize, String> {
+        topic::count(&self.client, topic)
+    }
+
+    /// Number of records in each partition.
+    pub fn counts(&self, topic: &str) -> Result<Vec<usize>, String> {
+        topic::counts(&self.client, topic)
     }
 
     /// Waits until a topic holds at least so many records, and reads all it holds then.
@@ -175,50 +176,81 @@ impl Broker {
 
     /// A consumer that waits for what comes to a topic that exists.
     pub fn live(&self, topic: &str) -> Live {
-        let partitions = wait("the topic", Duration::from_secs(10), || {
-            topic::partitions(&self.client, topic).and_then(|found| {
-                if found > 0 {
-                    Ok(found)
-                } else {
-                    Err("no topic".to_owned())
-                }
-            })
+        let bounds = self.bounds(topic);
+        Live::new(&self.address, topic, bounds.map(|(partition, _)| (partition, 0)))
+    }
+
+    /// A consumer that waits for what comes to a topic after what it holds now.
+    pub fn live_end(&self, topic: &str) -> Live {
+        Live::new(&self.address, topic, self.bounds(topic))
+    }
+
+    /// The partitions of a topic that exists, and where each ends.
+    fn bounds(&self, topic: &str) -> impl Iterator<Item = (i32, i64)> + use<> {
+        let bounds = wait("the topic", Duration::from_secs(30), || {
+            let found = topic::bounds(&self.client, topic)?;
+            if found.is_empty() {
+                Err("no topic".to_owned())
+            } else {
+                Ok(found)
+            }
         });
-        Live::new(&self.address, topic, partitions)
+        bounds.into_iter().map(|(partition, (_, end))| (partition, end))
     }
 
     #[track_caller]
     pub fn create_topic(&self, name: &str, partitions: i32) {
-        self.create(NewTopic::new(name, partitions, TopicReplication::Fixed(1)));
+        self.create(self.new_topic(name, partitions));
+    }
+
+    /// A topic with one setting of its own.
+    #[track_caller]
+    pub fn create_topic_with(&self, name: &str, partitions: i32, setting: &str, value: &str) {
+        self.create(self.new_topic(name, partitions).set(setting, value));
+    }
+
+    fn new_topic<'a>(&self, name: &'a str, partitions: i32) -> NewTopic<'a> {
+        let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(self.replication));
+        // A broker's own setting of this name does not count where the controller keeps eligible leaders.
+        let in_sync_min = if self.replication > 2 { "2" } else { "1" };
+        topic.set("min.insync.replicas", in_sync_min)
     }
 
     /// A topic that takes no batch larger than this.
     #[track_caller]
     pub fn create_narrow_topic(&self, name: &str, partitions: i32, bytes_max: &str) {
-        self.create_topic_with(name, partitions, (BATCH_LIMIT, bytes_max));
-    }
-
-    /// A topic with a setting of its own.
-    #[track_caller]
-    pub fn create_topic_with(&self, name: &str, partitions: i32, setting: (&str, &str)) {
-        let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
-        self.create(topic.set(setting.0, setting.1));
+        self.create_topic_with(name, partitions, BATCH_LIMIT, bytes_max);
     }
 
     /// Changes how large a batch a topic takes.
     #[track_caller]
     pub fn limit_topic(&self, name: &str, bytes_max: &str) {
-        self.change_topic(name, (BATCH_LIMIT, bytes_max));
+        self.set_topic(name, BATCH_LIMIT, bytes_max);
     }
 
-    /// Changes one setting of a topic; its others go back to what they are by default.
+    /// Changes a setting of a topic; its others go back to their defaults.
     #[track_caller]
-    pub fn change_topic(&self, name: &str, setting: (&str, &str)) {
-        let change = AlterConfig::new(ResourceSpecifier::Topic(name)).set(setting.0, setting.1);
+    pub fn set_topic(&self, name: &str, setting: &str, value: &str) {
+        let change = AlterConfig::new(ResourceSpecifier::Topic(name)).set(setting, value);
         let admin = self.admin();
         for answer in block_on(admin.alter_configs([&change], &options())).expect("ask the broker") {
             answer.unwrap_or_else(|(_, code)| panic!("changing {name}: {code}"));
         }
+    }
+
+    /// Gives a topic more partitions: so many in all.
+    #[track_caller]
+    pub fn grow_topic(&self, name: &str, partitions: usize) {
+        let admin = self.admin();
+        let change = NewPartitions::new(name, partitions);
+        for answer in block_on(admin.create_partitions([&change], &options())).expect("ask the broker") {
+            answer.unwrap_or_else(|(_, code)| panic!("growing {name}: {code}"));
+        }
+    }
+
+    /// The partitions of a topic, with who leads each.
+    pub fn partitions(&self, topic: &str) -> Result<Vec<Partition>, String> {
+        topic::describe(&self.client, topic)
     }
 
     /// Runs one of Kafka's own tools against this broker.
@@ -263,9 +295,45 @@ fn options() -> AdminOptions {
     AdminOptions::new().operation_timeout(Some(Duration::from_secs(10)))
 }
 
-pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("it is bound").port()
+/// The folder of a broker to be.
+pub(crate) fn new_folder() -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    run::folder().join(format!("broker-{number}"))
+}
+
+/// `scripts/kafka KIND FOLDER ...`, which returns when the node is up.
+#[track_caller]
+pub(crate) fn launch(kind: &str, folder: &Path, arguments: &[&str], heap: Option<&str>) {
+    // It must not hold a pipe of ours open: its words go into a log.
+    let log = folder.with_extension("start.log");
+    let output = std::fs::File::create(&log).expect("create the start's log");
+    let mut command = Command::new(shell::repository().join("scripts/kafka"));
+    if let Some(heap) = heap {
+        command.env("KAFKA_HEAP", heap);
+    }
+    let status = command
+        .arg(kind)
+        .arg(folder)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone().expect("a second handle"))
+        .stderr(output)
+        .status()
+        .expect("run scripts/kafka");
+    let said = || std::fs::read_to_string(&log).unwrap_or_default();
+    assert!(status.success(), "Kafka did not start:\n{}", said());
+}
+
+/// Ends a node by a signal and waits until it is gone.
+#[track_caller]
+pub(crate) fn end(folder: &Path, signal: &str) {
+    shell::run(
+        Command::new(shell::repository().join("scripts/kafka"))
+            .arg("stop")
+            .arg(folder)
+            .arg(signal),
+    );
 }
 
 /// Waits for the admin client's answer, which another thread brings.

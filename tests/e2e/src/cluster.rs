@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::db::Db;
-use crate::run;
 use crate::shell::{as_server_user, give_to_server_user, pg_program, run as run_command};
+use crate::wait::{check, wait};
+use crate::{run, shell};
 
 /// The database that scenarios work in. It comes with the template, without the extension.
 pub const DATABASE: &str = "app";
@@ -182,6 +183,27 @@ impl Cluster {
                 .arg("stop"),
         );
         began.elapsed()
+    }
+
+    /// Ends the postmaster as the out-of-memory killer does, and waits until its processes have noticed: until then no
+    /// server starts on this data.
+    #[track_caller]
+    pub fn kill_postmaster(&self) {
+        shell::signal(self.postmaster(), "KILL");
+        wait("the server's processes to go", crate::seconds(20), || {
+            let left = self.processes();
+            check(left.is_empty(), || format!("{left:?}"))
+        });
+    }
+
+    /// The processes that work in its data folder.
+    fn processes(&self) -> Vec<PathBuf> {
+        let data = self.data();
+        let all = fs::read_dir("/proc").expect("Linux");
+        let paths = all.flatten().map(|entry| entry.path());
+        paths
+            .filter(|path| fs::read_link(path.join("cwd")).is_ok_and(|folder| folder == data))
+            .collect()
     }
 
     /// Removes the data of a stopped server: a run makes gigabytes of it.

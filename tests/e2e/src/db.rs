@@ -117,9 +117,12 @@ impl Db {
     /// Number of rows touched.
     #[track_caller]
     pub fn touched(&mut self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> u64 {
-        self.client
-            .execute(sql, values)
+        self.try_touched(sql, values)
             .unwrap_or_else(|error| panic!("{}: {}", short(sql), say(&error)))
+    }
+
+    pub fn try_touched(&mut self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<u64, Error> {
+        self.client.execute(sql, values)
     }
 
     /// `COPY ... FROM STDIN` with these lines; returns the number of rows.

@@ -7,7 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::broker::{Broker, free_port};
+use crate::broker::Broker;
+use crate::port;
 use crate::shell::{give_to_server_user, run as run_command};
 
 pub struct GuardedBroker {
@@ -36,7 +37,7 @@ impl GuardedBroker {
         let (root, stranger) = (certificates.root("root"), certificates.root("stranger"));
         let key_store = certificates.of_broker("root");
         give_to_server_user(&certificates.folder);
-        let [plain, tls, sasl, controller] = [(); 4].map(|()| free_port());
+        let [plain, tls, sasl, controller] = [(); 4].map(|()| port::free());
         let doors = format!(
             "listeners=PLAINTEXT://127.0.0.1:{plain},TLS://127.0.0.1:{tls},SASL://127.0.0.1:{sasl},\
              CONTROLLER://127.0.0.1:{controller}\n\

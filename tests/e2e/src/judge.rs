@@ -163,6 +163,17 @@ pub fn counters_backwards(records: &[Record], counter: impl Fn(&Record) -> i64) 
     backwards
 }
 
+/// The same where an aggregate may have moved to another partition: within each, its counter goes forwards.
+pub fn counters_backwards_by_partition(records: &[Record], counter: impl Fn(&Record) -> i64) -> Vec<String> {
+    let mut by_partition: BTreeMap<(&str, i32), Vec<Record>> = BTreeMap::new();
+    for record in records {
+        let partition = (record.topic.as_str(), record.partition);
+        by_partition.entry(partition).or_default().push(record.clone());
+    }
+    let each = by_partition.values();
+    each.flat_map(|records| counters_backwards(records, &counter)).collect()
+}
+
 fn describe(record: &Record) -> String {
     format!(
         "{}[{}]@{} key {} id {}",
@@ -274,5 +285,8 @@ mod tests {
         let n = |record: &Record| record.offset;
         let records = [record("a", "1", 0, 1), record("b", "1", 0, 0), record("a", "1", 0, 0)];
         assert_eq!(counters_backwards(&records, n).len(), 1);
+        assert_eq!(counters_backwards_by_partition(&records, n).len(), 1);
+        let moved = [record("a", "1", 0, 1), record("b", "1", 1, 0)];
+        assert!(counters_backwards_by_partition(&moved, n).is_empty());
     }
 }

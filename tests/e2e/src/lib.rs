@@ -9,6 +9,7 @@
 //! - Whatever is started is recorded in the run's folder first, so that the guard ends it however this process ends
 //!   (`run`).
 
+pub mod audit;
 pub mod broker;
 pub mod cluster;
 pub mod committed;
@@ -16,7 +17,11 @@ pub mod db;
 pub mod guarded;
 pub mod install;
 pub mod judge;
+pub mod kafka_cluster;
 pub mod log_watch;
+pub mod mock;
+pub mod port;
+pub mod proxy;
 pub mod random;
 pub mod run;
 pub mod scenario;
@@ -32,6 +37,8 @@ pub use committed::{committed, committed_of};
 pub use db::{Db, Emit};
 pub use guarded::GuardedBroker;
 pub use judge::{Committed, Verdict, judge};
+pub use kafka_cluster::KafkaCluster;
+pub use mock::MockKafka;
 pub use random::Random;
 pub use scenario::Scenario;
 pub use stepped_clock::SteppedClock;

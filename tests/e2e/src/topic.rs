@@ -87,8 +87,37 @@ pub(crate) fn partitions(client: &BaseConsumer, topic: &str) -> Result<i32, Stri
     Ok(topic.partitions().len() as i32)
 }
 
+/// A partition as the brokers' metadata describe it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partition {
+    pub number: i32,
+    /// The leading broker; none at the moment.
+    pub leader: Option<i32>,
+    pub replicas: Vec<i32>,
+    pub in_sync: Vec<i32>,
+}
+
+pub(crate) fn describe(client: &BaseConsumer, topic: &str) -> Result<Vec<Partition>, String> {
+    let metadata = client
+        .fetch_metadata(Some(topic), ANSWER)
+        .map_err(|error| error.to_string())?;
+    let topic = metadata.topics().first().ok_or("no answer for the topic")?;
+    let mut partitions: Vec<Partition> = topic
+        .partitions()
+        .iter()
+        .map(|partition| Partition {
+            number: partition.id(),
+            leader: Some(partition.leader()).filter(|leader| *leader >= 0),
+            replicas: partition.replicas().to_vec(),
+            in_sync: partition.isr().to_vec(),
+        })
+        .collect();
+    partitions.sort_by_key(|partition| partition.number);
+    Ok(partitions)
+}
+
 /// Where each partition begins and ends now.
-fn bounds(client: &BaseConsumer, topic: &str) -> Result<BTreeMap<i32, (i64, i64)>, String> {
+pub(crate) fn bounds(client: &BaseConsumer, topic: &str) -> Result<BTreeMap<i32, (i64, i64)>, String> {
     (0..partitions(client, topic)?)
         .map(|partition| {
             let bounds = client.fetch_watermarks(topic, partition, ANSWER);
@@ -101,10 +130,13 @@ fn bounds(client: &BaseConsumer, topic: &str) -> Result<BTreeMap<i32, (i64, i64)
 
 /// Number of records in a topic now; 0 while it does not exist.
 pub(crate) fn count(client: &BaseConsumer, topic: &str) -> Result<usize, String> {
-    Ok(bounds(client, topic)?
-        .values()
-        .map(|(low, high)| (high - low) as usize)
-        .sum())
+    Ok(counts(client, topic)?.into_iter().sum())
+}
+
+/// The same by partition.
+pub(crate) fn counts(client: &BaseConsumer, topic: &str) -> Result<Vec<usize>, String> {
+    let bounds = bounds(client, topic)?;
+    Ok(bounds.values().map(|(low, high)| (high - low) as usize).collect())
 }
 
 /// Every record that is in the topic now, each partition in its order, partition by partition as they come.
@@ -120,7 +152,7 @@ pub(crate) fn read(brokers: &str, topic: &str) -> Result<Vec<Record>, String> {
     if open == 0 {
         return Ok(records);
     }
-    assign(&consumer, topic, ends.keys().copied());
+    assign(&consumer, topic, ends.keys().map(|partition| (*partition, 0)));
     let mut heard = Instant::now();
     while open > 0 {
         match consumer.poll(Duration::from_millis(100)) {
@@ -141,10 +173,11 @@ pub(crate) fn read(brokers: &str, topic: &str) -> Result<Vec<Record>, String> {
     Ok(records)
 }
 
-fn assign(consumer: &BaseConsumer, topic: &str, partitions: impl Iterator<Item = i32>) {
+/// From these offsets on; 0 is the beginning.
+fn assign(consumer: &BaseConsumer, topic: &str, partitions: impl Iterator<Item = (i32, i64)>) {
     let mut list = TopicPartitionList::new();
-    for partition in partitions {
-        list.add_partition_offset(topic, partition, Offset::Beginning)
+    for (partition, offset) in partitions {
+        list.add_partition_offset(topic, partition, Offset::Offset(offset))
             .expect("a valid offset");
     }
     consumer.assign(&list).expect("assigning by hand takes no broker");
@@ -156,16 +189,27 @@ pub struct Live {
 }
 
 impl Live {
-    pub(crate) fn new(brokers: &str, topic: &str, partitions: i32) -> Live {
+    pub(crate) fn new(brokers: &str, topic: &str, partitions: impl Iterator<Item = (i32, i64)>) -> Live {
         let consumer = consumer(brokers);
-        assign(&consumer, topic, 0..partitions);
+        assign(&consumer, topic, partitions);
         Live { consumer }
     }
 
     /// The next record, as soon as it is there.
     #[track_caller]
     pub fn next(&mut self, deadline: Duration) -> Record {
-        let message = self.consumer.poll(deadline).expect("a record before the deadline");
-        Record::of(&message.expect("the broker answers"))
+        self.try_next(deadline).expect("a record before the deadline")
+    }
+
+    /// The same, or nothing when the time is over. A broker that goes away is no end: the client looks for another.
+    pub fn try_next(&mut self, deadline: Duration) -> Option<Record> {
+        let began = Instant::now();
+        loop {
+            match self.consumer.poll(deadline.saturating_sub(began.elapsed())) {
+                Some(Ok(message)) => return Some(Record::of(&message)),
+                Some(Err(_)) if began.elapsed() < deadline => {}
+                Some(Err(_)) | None => return None,
+            }
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// `seconds(10)`: a deadline that reads as one.
-pub fn seconds(seconds: u64) -> Duration {
+pub const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 

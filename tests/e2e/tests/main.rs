@@ -11,6 +11,7 @@ macro_rules! trials {
 }
 
 mod access;
+mod answers;
 mod atomic;
 mod attacks;
 mod chaos;
@@ -30,6 +31,7 @@ mod retention;
 mod selftest;
 mod settings;
 mod standby;
+mod three_brokers;
 mod writers;
 
 use std::sync::RwLock;
@@ -85,11 +87,13 @@ fn main() {
         failures::trials(),
         faults::trials(),
         poison::trials(),
+        answers::trials(),
         access::trials(),
         retention::trials(),
         standby::trials(),
         quiet::trials(),
         reads::trials(),
+        three_brokers::trials(),
         selftest::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());

@@ -1,7 +1,13 @@
 //! Order per aggregate, and events that commit after the relay has passed their place.
 
+use std::time::Instant;
+
+use outbox_e2e::judge::counters_backwards_by_partition;
 use outbox_e2e::scenario::topic_of;
-use outbox_e2e::{Broker, Db, Emit, Scenario, Stop, seconds};
+use outbox_e2e::wait::check;
+use outbox_e2e::{Broker, Db, Emit, Scenario, Stop, seconds, wait};
+
+use crate::load::{Commits, Load, counter};
 
 trials![
     scenario events_of_one_transaction_in_order,
@@ -11,6 +17,7 @@ trials![
     alone late_walk_across_restarts,
     scenario scheduled_event_holds_nobody,
     scenario forgotten_transactions_stall_nothing,
+    scenario partitions_added_under_load,
 ];
 
 /// ORD-03: one transaction has one created_at; its events keep the order of emission.
@@ -196,4 +203,37 @@ fn forgotten_transactions_stall_nothing(name: &str) {
     open.run("COMMIT");
     snapshot.run("COMMIT");
     db.run("ROLLBACK PREPARED 'forgotten'");
+}
+
+/// KFK-15: from 3 to 6 partitions under load. No error; the new ones are used; the order is kept where it is defined.
+fn partitions_added_under_load(name: &str) {
+    let s = Scenario::begin(name);
+    let mut db = s.db();
+    let kind = s.aggregate_type("growing");
+    let topic = topic_of(&kind);
+    let broker = Broker::shared();
+    broker.create_topic(&topic, 3);
+    let load = Load::start(&s, 2, std::slice::from_ref(&kind), Commits::Mixed);
+    broker.wait_count(&topic, 500, seconds(30));
+    broker.grow_topic(&topic, 6);
+    let grown = Instant::now();
+    wait("all partitions to be used", seconds(120), || {
+        let used = broker.counts(&topic)?;
+        check(used.len() == 6 && used.iter().all(|count| *count > 0), || {
+            format!("{used:?}")
+        })
+    });
+    // The manual says within a minute.
+    assert!(grown.elapsed() < seconds(70), "{:?}", grown.elapsed());
+    load.stop();
+    let (verdict, records) = s.judge_complete(&mut db, seconds(60));
+    verdict.assert_no_duplicates();
+    assert!(!verdict.split.is_empty(), "aggregates moved");
+    let backwards = counters_backwards_by_partition(&records, counter);
+    assert!(backwards.is_empty(), "{backwards:#?}");
+    assert_eq!(
+        db.one::<i64>("SELECT count(*) FROM outbox_parked"),
+        0,
+        "nothing was parked"
+    );
 }

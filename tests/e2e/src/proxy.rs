@@ -1,0 +1,400 @@
+//! A link between a client and one broker that can be hindered: cut, held, delayed, throttled, each direction by itself.
+//!
+//! A link listens on a port of its own and passes what comes on to the broker's. Held is what a black hole looks like
+//! from both ends: connections are taken, nothing is passed, nothing is refused. What was held is passed on when the
+//! link is healed, as TCP would send it again; so a request may arrive long after its sender has given up.
+//!
+//! Each direction of a connection has two threads, one that reads and one that passes on: a delay then costs time and
+//! not throughput. All of them end with the connection.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+
+/// What one direction does with the bytes that come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    Free,
+    /// Nothing is passed until this changes.
+    Held,
+    Delayed(Duration),
+    /// Bytes a second, for each connection.
+    Throttled(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    ToBroker,
+    ToClient,
+}
+
+/// Bytes read at once.
+const CHUNK: usize = 16 * 1024;
+/// Chunks between reader and passer of a direction; beyond them the sender's own buffers fill.
+const CHUNKS_MAX: usize = 64;
+/// Pieces a second when throttled.
+const PIECES: u64 = 20;
+/// How often a write that cannot go on looks whether the link was cut.
+const WRITE_LOOK: Duration = Duration::from_millis(100);
+
+/// A handle: clones are of the same link.
+#[derive(Clone)]
+pub struct Link {
+    port: u16,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    to_broker: Flow,
+    to_client: Flow,
+    is_cut: bool,
+    /// Counts the cuts: a connection of an earlier count is over.
+    cuts: u64,
+    /// Open connections, by number, client's and broker's end.
+    open: Vec<(u64, TcpStream, TcpStream)>,
+    taken: u64,
+}
+
+impl Link {
+    /// A link to a port of the loopback, which need not be open yet. It listens until the process ends.
+    pub fn to(port: u16) -> Link {
+        let listener = TcpListener::bind(("127.0.0.1", crate::port::free())).expect("a free port");
+        let link = Link {
+            port: listener.local_addr().expect("it is bound").port(),
+            shared: Arc::new(Shared {
+                state: Mutex::new(State {
+                    to_broker: Flow::Free,
+                    to_client: Flow::Free,
+                    is_cut: false,
+                    cuts: 0,
+                    open: Vec::new(),
+                    taken: 0,
+                }),
+                changed: Condvar::new(),
+            }),
+        };
+        let shared = Arc::clone(&link.shared);
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                shared.take(client, port);
+            }
+        });
+        link
+    }
+
+    /// Where clients connect.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn set(&self, direction: Direction, flow: Flow) {
+        let mut state = self.shared.lock();
+        match direction {
+            Direction::ToBroker => state.to_broker = flow,
+            Direction::ToClient => state.to_client = flow,
+        }
+        self.shared.changed.notify_all();
+    }
+
+    pub fn set_both(&self, flow: Flow) {
+        self.set(Direction::ToBroker, flow);
+        self.set(Direction::ToClient, flow);
+    }
+
+    /// Resets every connection, and each new one, until the link is healed.
+    pub fn cut(&self) {
+        let mut state = self.shared.lock();
+        state.is_cut = true;
+        state.cuts += 1;
+        for (_, client, broker) in state.open.drain(..) {
+            reset_on_close(&client);
+            reset_on_close(&broker);
+        }
+        self.shared.changed.notify_all();
+    }
+
+    /// Everything passes again, what was held first.
+    pub fn heal(&self) {
+        let mut state = self.shared.lock();
+        state.is_cut = false;
+        (state.to_broker, state.to_client) = (Flow::Free, Flow::Free);
+        self.shared.changed.notify_all();
+    }
+
+    /// Connections that are open now.
+    pub fn connections(&self) -> usize {
+        self.shared.lock().open.len()
+    }
+}
+
+/// The last handle that is closed sends a reset; readers wake up now.
+fn reset_on_close(stream: &TcpStream) {
+    // The other side may have gone first.
+    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+    let _ = stream.shutdown(Shutdown::Read);
+}
+
+impl State {
+    fn flow(&self, direction: Direction) -> Flow {
+        match direction {
+            Direction::ToBroker => self.to_broker,
+            Direction::ToClient => self.to_client,
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panics holding it")
+    }
+
+    fn take(self: &Arc<Shared>, client: TcpStream, port: u16) {
+        if self.lock().is_cut {
+            return reset_on_close(&client);
+        }
+        // A broker that is down refuses: so does its link.
+        let Ok(broker) = TcpStream::connect(("127.0.0.1", port)) else {
+            return reset_on_close(&client);
+        };
+        for stream in [&client, &broker] {
+            stream.set_nodelay(true).expect("a connected socket");
+            stream.set_write_timeout(Some(WRITE_LOOK)).expect("not zero");
+        }
+        let copy = |stream: &TcpStream| stream.try_clone().expect("a second handle");
+        let mut state = self.lock();
+        if state.is_cut {
+            reset_on_close(&broker);
+            return reset_on_close(&client);
+        }
+        state.taken += 1;
+        let (number, cuts) = (state.taken, state.cuts);
+        state.open.push((number, copy(&client), copy(&broker)));
+        drop(state);
+        // The connection is over when both directions are.
+        let both = Arc::new(());
+        for (direction, from, to) in [
+            (Direction::ToBroker, copy(&client), copy(&broker)),
+            (Direction::ToClient, broker, client),
+        ] {
+            let (sender, receiver) = sync_channel(CHUNKS_MAX);
+            let input = copy(&from);
+            thread::spawn(move || read(input, &sender));
+            let (shared, both) = (Arc::clone(self), Arc::clone(&both));
+            thread::spawn(move || {
+                shared.pass(direction, cuts, &receiver, &to);
+                if shared.lock().cuts == cuts {
+                    // Failing means that it is closed already.
+                    let _ = to.shutdown(Shutdown::Write);
+                    let _ = from.shutdown(Shutdown::Read);
+                }
+                if Arc::into_inner(both).is_some() {
+                    shared.lock().open.retain(|(open, ..)| *open != number);
+                }
+            });
+        }
+    }
+
+    /// Passes on what was read, as the link's state at that moment says, until either end closes or the link is cut.
+    fn pass(&self, direction: Direction, cuts: u64, chunks: &Receiver<(Instant, Vec<u8>)>, to: &TcpStream) {
+        for (read_at, chunk) in chunks {
+            let mut rest = &chunk[..];
+            while !rest.is_empty() {
+                let Some(allowed) = self.allowance(direction, cuts, read_at, rest.len()) else {
+                    return;
+                };
+                match (&mut &*to).write(&rest[..allowed]) {
+                    Ok(written) => rest = &rest[written..],
+                    Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                    Err(_) => return,
+                }
+            }
+        }
+    }
+
+    /// Waits until some of these bytes may be passed and says how many; nothing when the link was cut.
+    fn allowance(&self, direction: Direction, cuts: u64, read_at: Instant, bytes: usize) -> Option<usize> {
+        let asked_at = Instant::now();
+        let mut state = self.lock();
+        loop {
+            if state.cuts != cuts {
+                return None;
+            }
+            let (due, allowed) = match state.flow(direction) {
+                Flow::Free => return Some(bytes),
+                Flow::Held => {
+                    state = self.changed.wait(state).expect("nobody panics holding it");
+                    continue;
+                }
+                Flow::Delayed(delay) => (read_at + delay, bytes),
+                Flow::Throttled(rate) => {
+                    let piece = bytes.min((rate / PIECES).max(1) as usize);
+                    (asked_at + Duration::from_secs_f64(piece as f64 / rate as f64), piece)
+                }
+            };
+            let left = due.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Some(allowed);
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.expect("nobody panics holding it").0;
+        }
+    }
+}
+
+fn read(mut from: TcpStream, sender: &SyncSender<(Instant, Vec<u8>)>) {
+    let mut buffer = [0; CHUNK];
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) | Err(_) => return,
+            Ok(read) => {
+                if sender.send((Instant::now(), buffer[..read].to_vec())).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wait::{check, seconds, wait};
+
+    /// A server that sends back what it gets, and a link to it.
+    fn echo() -> Link {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                thread::spawn(move || {
+                    let mut copy = stream.try_clone().expect("a second handle");
+                    std::io::copy(&mut copy, &mut stream)
+                });
+            }
+        });
+        Link::to(port)
+    }
+
+    fn connect(link: &Link) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", link.port())).expect("the link listens");
+        stream.set_read_timeout(Some(seconds(5))).expect("not zero");
+        stream
+    }
+
+    /// Sends so many bytes and reads them back; how long that took.
+    fn round_trip(stream: &mut TcpStream, bytes: usize) -> Duration {
+        let began = Instant::now();
+        let sent: Vec<u8> = (0..bytes).map(|n| (n % 251) as u8).collect();
+        let mut output = stream.try_clone().expect("a second handle");
+        let copy = sent.clone();
+        let writer = thread::spawn(move || output.write_all(&copy));
+        let mut got = vec![0; bytes];
+        stream.read_exact(&mut got).expect("they come back");
+        writer.join().expect("a writer").expect("they went");
+        assert!(got == sent, "unchanged and in order");
+        began.elapsed()
+    }
+
+    /// Whether nothing comes for a while.
+    fn is_silent(stream: &mut TcpStream) -> bool {
+        stream
+            .set_read_timeout(Some(Duration::from_millis(200)))
+            .expect("not zero");
+        let answer = stream.read(&mut [0; 1]);
+        stream.set_read_timeout(Some(seconds(5))).expect("not zero");
+        matches!(answer, Err(error) if error.kind() == ErrorKind::WouldBlock)
+    }
+
+    #[test]
+    fn passes_everything_unchanged() {
+        let link = echo();
+        round_trip(&mut connect(&link), 3_000_000);
+    }
+
+    #[test]
+    fn forgets_a_connection_that_was_closed() {
+        let link = echo();
+        let mut stream = connect(&link);
+        round_trip(&mut stream, 10);
+        assert_eq!(link.connections(), 1);
+        drop(stream);
+        wait("the connection to be gone", seconds(5), || {
+            let open = link.connections();
+            check(open == 0, || format!("{open} open"))
+        });
+    }
+
+    #[test]
+    fn cut_resets_open_and_new_connections_until_healed() {
+        let link = echo();
+        let mut stream = connect(&link);
+        round_trip(&mut stream, 10);
+        link.cut();
+        let error = stream.read(&mut [0; 1]).expect_err("it was reset");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        let refused = TcpStream::connect(("127.0.0.1", link.port())).and_then(|mut stream| {
+            stream.set_read_timeout(Some(seconds(5)))?;
+            stream.read(&mut [0; 1])
+        });
+        assert!(refused.is_err(), "a new one is reset: {refused:?}");
+        link.heal();
+        round_trip(&mut connect(&link), 10);
+    }
+
+    #[test]
+    fn holds_one_direction_and_passes_it_when_healed() {
+        for direction in [Direction::ToBroker, Direction::ToClient] {
+            let link = echo();
+            let mut stream = connect(&link);
+            link.set(direction, Flow::Held);
+            stream.write_all(b"held").expect("it is taken");
+            assert!(is_silent(&mut stream), "{direction:?}");
+            link.heal();
+            let mut got = [0; 4];
+            stream.read_exact(&mut got).expect("it comes");
+            assert_eq!(&got, b"held");
+        }
+    }
+
+    #[test]
+    fn cut_ends_what_is_held() {
+        let link = echo();
+        let mut stream = connect(&link);
+        round_trip(&mut stream, 10);
+        link.set_both(Flow::Held);
+        stream.write_all(b"lost").expect("it is taken");
+        link.cut();
+        link.heal();
+        assert!(stream.read(&mut [0; 1]).is_err());
+        round_trip(&mut connect(&link), 10);
+    }
+
+    #[test]
+    fn delays_without_costing_throughput() {
+        let link = echo();
+        let mut stream = connect(&link);
+        link.set(Direction::ToBroker, Flow::Delayed(Duration::from_millis(150)));
+        let took = round_trip(&mut stream, 2_000_000);
+        assert!(took >= Duration::from_millis(150), "{took:?}");
+        assert!(took < seconds(4), "{took:?}");
+    }
+
+    #[test]
+    fn throttles_to_the_rate() {
+        let link = echo();
+        let mut stream = connect(&link);
+        link.set(Direction::ToClient, Flow::Throttled(100_000));
+        let took = round_trip(&mut stream, 60_000);
+        assert!(took >= Duration::from_millis(500), "{took:?}");
+    }
+}
