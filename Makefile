@@ -2,7 +2,7 @@
 # Variables: PG_CONFIG=/path/to/pg_config chooses the PostgreSQL; OUTBOX_TEST_BROKERS=host:port uses that Kafka in tests.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install demo demo-down env test lint test-unit test-exports test-sql test-isolation test-e2e bench fmt clean
+.PHONY: help setup build install demo demo-down env test lint test-unit test-exports test-sql test-isolation test-e2e soak bench fmt clean
 
 ifdef PG_CONFIG
 export PG_CONFIG
@@ -49,6 +49,9 @@ test-isolation: ## concurrent sessions, step by step
 
 test-e2e: ## end to end: real PostgreSQL, real Kafka
 	@scripts/test.sh e2e
+
+soak: ## the guarantee under random faults: make soak SECONDS=1800 SEED=1
+	@scripts/soak.sh "$(or $(SECONDS),300)" $(SEED)
 
 bench: ## measure against the floors of the same work (ten minutes); BENCH="drain --rounds 3" measures only that
 	@scripts/bench.sh $(BENCH)

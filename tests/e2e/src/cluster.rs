@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::db::Db;
 use crate::shell::{as_server_user, give_to_server_user, pg_program, run as run_command};
-use crate::wait::{check, wait};
+use crate::wait::{check, let_pass, try_wait, wait};
 use crate::{run, shell};
 
 /// The database that scenarios work in. It comes with the template, without the extension.
@@ -132,6 +132,13 @@ impl Cluster {
         String::from_utf8_lossy(&fs::read(self.log_path()).unwrap_or_default()).into_owned()
     }
 
+    /// Its last lines.
+    pub fn log_end(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+
     /// Appends to postgresql.conf. A running server sees it after `reload` or a restart.
     pub fn configure(&self, settings: &[(&str, &str)]) {
         let file = self.data().join("postgresql.conf");
@@ -169,7 +176,11 @@ impl Cluster {
             .stderr(Stdio::null())
             .status()
             .expect("run pg_ctl");
-        assert!(status.success(), "the server did not start; its log:\n{}", self.log());
+        assert!(
+            status.success(),
+            "the server did not start; its log ends:\n{}",
+            self.log_end()
+        );
     }
 
     /// Stops the server and says how long that took.
@@ -194,6 +205,8 @@ impl Cluster {
             let left = self.processes();
             check(left.is_empty(), || format!("{left:?}"))
         });
+        // Where nobody has asked for its exit code yet its number is still taken, and the lock file looks alive.
+        let _ = fs::remove_file(self.data().join("postmaster.pid"));
     }
 
     /// The processes that work in its data folder.
@@ -246,6 +259,17 @@ impl Cluster {
 
     pub fn try_connect(&self, database: &str) -> Result<Db, postgres::Error> {
         Db::connect(&self.folder, database)
+    }
+
+    /// Connects as soon as the server takes connections, be it in recovery now or down. Looks less often than `wait`: each
+    /// look is a process of the server and a line in its log.
+    pub fn connect_again(&self, database: &str, deadline: Duration) -> Result<Db, String> {
+        try_wait(deadline, || {
+            self.try_connect(database).map_err(|error| {
+                let_pass(Duration::from_millis(40));
+                error.to_string()
+            })
+        })
     }
 
     /// A client program of PostgreSQL (`pg_dump`, `psql`) that will connect to this cluster.

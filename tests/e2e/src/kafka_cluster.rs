@@ -175,7 +175,7 @@ impl KafkaCluster {
 impl Node {
     fn prepare(id: i32, controller: PathBuf) -> Node {
         let (direct, proxied) = (port::free(), port::free());
-        let link = Link::to(proxied);
+        let link = Link::to_kafka(proxied);
         let properties = [
             format!("listeners=DIRECT://127.0.0.1:{direct},PROXIED://127.0.0.1:{proxied}"),
             format!(

@@ -23,6 +23,7 @@ pub mod mock;
 pub mod port;
 pub mod proxy;
 pub mod random;
+pub mod refusal;
 pub mod run;
 pub mod scenario;
 pub mod shell;

@@ -1,4 +1,5 @@
-//! A link between a client and one broker that can be hindered: cut, held, delayed, throttled, each direction by itself.
+//! A link between a client and one broker that can be hindered: cut, held, delayed, throttled, each direction by itself;
+//! and that can refuse requests in the broker's place.
 //!
 //! A link listens on a port of its own and passes what comes on to the broker's. Held is what a black hole looks like
 //! from both ends: connections are taken, nothing is passed, nothing is refused. What was held is passed on when the
@@ -7,14 +8,17 @@
 //! Each direction of a connection has two threads, one that reads and one that passes on: a delay then costs time and
 //! not throughput. All of them end with the connection.
 
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
+
+use crate::refusal::refuse;
 
 /// What one direction does with the bytes that come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +62,8 @@ struct State {
     to_broker: Flow,
     to_client: Flow,
     is_cut: bool,
+    /// Codes with which the next produce requests are refused.
+    refusals: VecDeque<i16>,
     /// Counts the cuts: a connection of an earlier count is over.
     cuts: u64,
     /// Open connections, by number, client's and broker's end.
@@ -68,6 +74,15 @@ struct State {
 impl Link {
     /// A link to a port of the loopback, which need not be open yet. It listens until the process ends.
     pub fn to(port: u16) -> Link {
+        Link::start(port, read_some)
+    }
+
+    /// The same for Kafka's protocol: passes whole requests and answers, and so can refuse some.
+    pub fn to_kafka(port: u16) -> Link {
+        Link::start(port, read_frame)
+    }
+
+    fn start(port: u16, cut_up: CutUp) -> Link {
         let listener = TcpListener::bind(("127.0.0.1", crate::port::free())).expect("a free port");
         let link = Link {
             port: listener.local_addr().expect("it is bound").port(),
@@ -76,6 +91,7 @@ impl Link {
                     to_broker: Flow::Free,
                     to_client: Flow::Free,
                     is_cut: false,
+                    refusals: VecDeque::new(),
                     cuts: 0,
                     open: Vec::new(),
                     taken: 0,
@@ -86,7 +102,7 @@ impl Link {
         let shared = Arc::clone(&link.shared);
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                shared.take(client, port);
+                shared.take(client, port, cut_up);
             }
         });
         link
@@ -123,10 +139,16 @@ impl Link {
         self.shared.changed.notify_all();
     }
 
+    /// The next so many produce requests are refused with this code of the protocol; the broker never sees them.
+    pub fn refuse(&self, code: i16, times: usize) {
+        self.shared.lock().refusals.extend(std::iter::repeat_n(code, times));
+    }
+
     /// Everything passes again, what was held first.
     pub fn heal(&self) {
         let mut state = self.shared.lock();
         state.is_cut = false;
+        state.refusals.clear();
         (state.to_broker, state.to_client) = (Flow::Free, Flow::Free);
         self.shared.changed.notify_all();
     }
@@ -158,7 +180,7 @@ impl Shared {
         self.state.lock().expect("nobody panics holding it")
     }
 
-    fn take(self: &Arc<Shared>, client: TcpStream, port: u16) {
+    fn take(self: &Arc<Shared>, client: TcpStream, port: u16, cut_up: CutUp) {
         if self.lock().is_cut {
             return reset_on_close(&client);
         }
@@ -182,16 +204,28 @@ impl Shared {
         drop(state);
         // The connection is over when both directions are.
         let both = Arc::new(());
-        for (direction, from, to) in [
-            (Direction::ToBroker, copy(&client), copy(&broker)),
-            (Direction::ToClient, broker, client),
+        let (requests, to_broker) = sync_channel(CHUNKS_MAX);
+        let (answers, to_client) = sync_channel(CHUNKS_MAX);
+        let (shared, own_answers, input) = (Arc::clone(self), answers.clone(), copy(&client));
+        thread::spawn(move || {
+            read(input, cut_up, |request| match shared.refusal(&request) {
+                Some(answer) => own_answers.send((Instant::now(), answer)),
+                None => requests.send((Instant::now(), request)),
+            });
+        });
+        let input = copy(&broker);
+        thread::spawn(move || {
+            read(input, cut_up, |answer| answers.send((Instant::now(), answer)));
+            // We may still have answers of our own: this one says that the broker has no more. Failing, nobody waits.
+            let _ = answers.send((Instant::now(), Vec::new()));
+        });
+        for (direction, chunks, from, to) in [
+            (Direction::ToBroker, to_broker, copy(&client), copy(&broker)),
+            (Direction::ToClient, to_client, broker, client),
         ] {
-            let (sender, receiver) = sync_channel(CHUNKS_MAX);
-            let input = copy(&from);
-            thread::spawn(move || read(input, &sender));
             let (shared, both) = (Arc::clone(self), Arc::clone(&both));
             thread::spawn(move || {
-                shared.pass(direction, cuts, &receiver, &to);
+                shared.pass(direction, cuts, &chunks, &to);
                 if shared.lock().cuts == cuts {
                     // Failing means that it is closed already.
                     let _ = to.shutdown(Shutdown::Write);
@@ -204,9 +238,20 @@ impl Shared {
         }
     }
 
+    /// Our own answer to a request, if it is to be refused. A frame begins with four bytes of length.
+    fn refusal(&self, request: &[u8]) -> Option<Vec<u8>> {
+        let mut state = self.lock();
+        let answer = refuse(request.get(4..)?, *state.refusals.front()?)?;
+        state.refusals.pop_front();
+        Some(answer)
+    }
+
     /// Passes on what was read, as the link's state at that moment says, until either end closes or the link is cut.
     fn pass(&self, direction: Direction, cuts: u64, chunks: &Receiver<(Instant, Vec<u8>)>, to: &TcpStream) {
         for (read_at, chunk) in chunks {
+            if chunk.is_empty() {
+                return;
+            }
             let mut rest = &chunk[..];
             while !rest.is_empty() {
                 let Some(allowed) = self.allowance(direction, cuts, read_at, rest.len()) else {
@@ -251,16 +296,31 @@ impl Shared {
     }
 }
 
-fn read(mut from: TcpStream, sender: &SyncSender<(Instant, Vec<u8>)>) {
-    let mut buffer = [0; CHUNK];
-    loop {
-        match from.read(&mut buffer) {
-            Ok(0) | Err(_) => return,
-            Ok(read) => {
-                if sender.send((Instant::now(), buffer[..read].to_vec())).is_err() {
-                    return;
-                }
-            }
+/// Reads what is passed on as one piece; nothing at the end.
+type CutUp = fn(&mut TcpStream) -> Option<Vec<u8>>;
+
+fn read_some(from: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut buffer = vec![0; CHUNK];
+    let read = from.read(&mut buffer).ok().filter(|read| *read > 0)?;
+    buffer.truncate(read);
+    Some(buffer)
+}
+
+/// A request or an answer of Kafka's protocol, with its length at its head.
+fn read_frame(from: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut length = [0; 4];
+    from.read_exact(&mut length).ok()?;
+    let mut frame = length.to_vec();
+    let bytes = u64::from(u32::from_be_bytes(length));
+    let read = from.take(bytes).read_to_end(&mut frame).ok()?;
+    (read as u64 == bytes).then_some(frame)
+}
+
+/// Until the end, or until nobody takes it.
+fn read<E>(mut from: TcpStream, cut_up: CutUp, mut give: impl FnMut(Vec<u8>) -> Result<(), E>) {
+    while let Some(chunk) = cut_up(&mut from) {
+        if give(chunk).is_err() {
+            return;
         }
     }
 }

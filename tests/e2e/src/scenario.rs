@@ -159,13 +159,11 @@ pub fn topic_of(aggregate_type: &str) -> String {
 impl Drop for Scenario {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let log = self.cluster.log();
-            let lines: Vec<&str> = log.lines().collect();
-            let tail = lines[lines.len().saturating_sub(30)..].join("\n");
             eprintln!(
-                "{}: the server log is kept in {}; its end:\n{tail}",
+                "{}: the server log is kept in {}; its end:\n{}",
                 self.name,
-                self.keep_log(&log)
+                self.keep_log(&self.cluster.log()),
+                self.cluster.log_end()
             );
             if self.cluster.is_running() {
                 self.cluster.stop(Stop::Immediate);

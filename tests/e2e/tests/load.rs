@@ -3,6 +3,10 @@
 //!
 //! Each aggregate has a row with a counter, raised under its lock in the transaction that emits; the payload carries
 //! it. So the order of an aggregate is defined, and the counter tells it without leaning on seq.
+//!
+//! The transaction also writes each event into the table `written`: what was committed is known from there when
+//! retention has deleted the event itself. And the writers keep what they were told: which commits were confirmed, which
+//! events were rolled back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,23 +14,29 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use outbox_e2e::cluster::DATABASE;
-use outbox_e2e::wait::{let_pass, try_wait};
-use outbox_e2e::{Cluster, Db, Random, Record, Scenario, seconds};
+use outbox_e2e::wait::let_pass;
+use outbox_e2e::{Cluster, Committed, Db, Random, Record, Scenario, seconds};
 
-/// Aggregates that all writers share, in each type.
+/// Aggregates that all writers share, in each type; the first few are hot.
 const SHARED: u64 = 40;
+const HOT: u64 = 4;
 /// Aggregates of a writer's own, in each type: no lock is waited for.
-const OWN: u64 = 5;
+const OWN: u64 = 15;
+/// Events of one transaction.
+const EMITS_MAX: usize = 5;
 
 pub struct Load {
     stop: Arc<AtomicBool>,
-    writers: Vec<JoinHandle<Vec<String>>>,
+    writers: Vec<JoinHandle<Written>>,
 }
 
-/// What a load left behind.
+/// What the writers of a load were told by the server.
+#[derive(Default)]
 pub struct Written {
     /// Ids of events whose commit was confirmed to a session with synchronous_commit on.
     pub confirmed: Vec<String>,
+    /// Ids of events whose transaction or savepoint was rolled back.
+    pub rolled_back: Vec<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,20 +47,41 @@ pub enum Commits {
     Asynchronous,
 }
 
+#[derive(Clone, Copy, Default)]
+struct Manner {
+    /// A writer ends when the server refuses a statement.
+    until_error: bool,
+    /// Between two transactions, on average.
+    rest: Duration,
+}
+
 impl Load {
     /// Starts the writers. They outlive a crash of the server: they connect again until they are stopped.
     pub fn start(s: &Scenario, writers: u64, types: &[String], commits: Commits) -> Load {
-        Load::start_with(s, writers, types, commits, false)
+        Load::start_with(s, writers, types, commits, Manner::default())
+    }
+
+    /// The same, each writer resting for so long on average between its transactions.
+    pub fn start_paced(s: &Scenario, writers: u64, types: &[String], rest: Duration) -> Load {
+        let manner = Manner {
+            rest,
+            ..Manner::default()
+        };
+        Load::start_with(s, writers, types, Commits::Mixed, manner)
     }
 
     /// The same, for a scenario that takes the extension away: a writer ends when the server refuses a statement.
     pub fn start_until_error(s: &Scenario, writers: u64, types: &[String]) -> Load {
-        Load::start_with(s, writers, types, Commits::Mixed, true)
+        let manner = Manner {
+            until_error: true,
+            ..Manner::default()
+        };
+        Load::start_with(s, writers, types, Commits::Mixed, manner)
     }
 
-    fn start_with(s: &Scenario, writers: u64, types: &[String], commits: Commits, until_error: bool) -> Load {
+    fn start_with(s: &Scenario, writers: u64, types: &[String], commits: Commits, manner: Manner) -> Load {
         let mut db = s.db();
-        db.run("CREATE TABLE IF NOT EXISTS account (type text, id text, n bigint, PRIMARY KEY (type, id))");
+        prepare_tables(&mut db);
         for kind in types {
             db.run(&format!(
                 "INSERT INTO account SELECT '{kind}', 'shared-' || n, 0 FROM generate_series(0, {SHARED} - 1) n
@@ -65,10 +96,10 @@ impl Load {
                     cluster: s.cluster.clone(),
                     number,
                     types: types.to_vec(),
-                    until_error,
+                    manner,
                     asynchronous: commits == Commits::Asynchronous || number % 3 == 0,
                     random: Random::from_clock(),
-                    confirmed: Vec::new(),
+                    told: Written::default(),
                 };
                 let stop = Arc::clone(&stop);
                 thread::spawn(move || writer.run(&stop))
@@ -85,12 +116,13 @@ impl Load {
     /// Ends the writers after their transaction at hand.
     pub fn stop(self) -> Written {
         self.stop.store(true, Ordering::Relaxed);
-        let confirmed = self
-            .writers
-            .into_iter()
-            .flat_map(|writer| writer.join().expect("a writer"))
-            .collect();
-        Written { confirmed }
+        let mut all = Written::default();
+        for writer in self.writers {
+            let told = writer.join().expect("a writer");
+            all.confirmed.extend(told.confirmed);
+            all.rolled_back.extend(told.rolled_back);
+        }
+        all
     }
 }
 
@@ -99,12 +131,50 @@ impl Written {
     #[track_caller]
     pub fn assert_all_in(&self, db: &mut Db) {
         let missing: i64 = db.one_with(
-            "SELECT count(*) FROM unnest($1::text[]) id
-              WHERE NOT EXISTS (SELECT FROM outbox_log WHERE event_id = id::uuid)",
+            "SELECT count(*) FROM unnest($1::text[]) confirmed
+              WHERE NOT EXISTS (SELECT FROM written WHERE event_id = confirmed::uuid)",
             &[&self.confirmed],
         );
         assert_eq!(missing, 0, "confirmed commits that are gone");
     }
+}
+
+fn prepare_tables(db: &mut Db) {
+    db.run(
+        "CREATE TABLE IF NOT EXISTS account (type text, id text, n bigint, PRIMARY KEY (type, id));
+         CREATE TABLE IF NOT EXISTS written (event_id uuid PRIMARY KEY, type text, id text, n bigint)",
+    );
+}
+
+/// The committed events of these types, as the writers' own table has them: the counter in place of seq.
+pub fn written(db: &mut Db, types: &[String]) -> Vec<Committed> {
+    let rows = db.rows(&format!(
+        "SELECT event_id::text, type, id, n FROM written WHERE type IN ('{}')",
+        types.join("', '")
+    ));
+    rows.iter()
+        .map(|row| {
+            let n: i64 = row.get(3);
+            Committed {
+                id: row.get(0),
+                aggregate_type: row.get(1),
+                aggregate_id: row.get(2),
+                seq: n,
+                payload: format!("{{\"n\": {n}}}"),
+            }
+        })
+        .collect()
+}
+
+/// Emits so many events of one more type, in a transaction of their own.
+pub fn emit_some(db: &mut Db, kind: &str, events: u64) -> Result<(), postgres::Error> {
+    db.try_run(&format!(
+        "INSERT INTO account SELECT '{kind}', 'shared-' || n, 0 FROM generate_series(0, {SHARED} - 1) n"
+    ))?;
+    for n in 0..events {
+        emit(db, kind, &format!("shared-{}", n % HOT))?;
+    }
+    Ok(())
 }
 
 /// The counter in a payload.
@@ -127,37 +197,38 @@ struct Writer {
     cluster: Cluster,
     number: u64,
     types: Vec<String>,
-    until_error: bool,
+    manner: Manner,
     asynchronous: bool,
     random: Random,
-    confirmed: Vec<String>,
+    told: Written,
 }
 
 impl Writer {
-    fn run(mut self, stop: &AtomicBool) -> Vec<String> {
+    fn run(mut self, stop: &AtomicBool) -> Written {
         let stopped = || stop.load(Ordering::Relaxed);
         while !stopped() {
             // The server may be down or in recovery: that is some scenarios' business.
-            let connected = try_wait(seconds(60), || match self.cluster.try_connect(DATABASE) {
-                Ok(db) => Ok(Some(db)),
-                Err(_) if stopped() => Ok(None),
-                Err(error) => Err(error.to_string()),
-            });
-            let Ok(Some(mut db)) = connected else { break };
+            let Ok(mut db) = self.cluster.connect_again(DATABASE, seconds(1)) else {
+                continue;
+            };
             if self.prepare(&mut db).is_err() {
                 continue;
             }
             while !stopped() {
+                if !self.manner.rest.is_zero() {
+                    let longest_ms = 2 * self.manner.rest.as_millis() as u64;
+                    let_pass(Duration::from_millis(self.random.below(longest_ms + 1)));
+                }
                 match self.transaction(&mut db) {
-                    Ok(ids) if !self.asynchronous => self.confirmed.extend(ids),
+                    Ok(ids) if !self.asynchronous => self.told.confirmed.extend(ids),
                     Ok(_) => {}
                     Err(error) if is_of_connection(&error) => break,
-                    Err(_) if self.until_error => return self.confirmed,
+                    Err(_) if self.manner.until_error => return self.told,
                     Err(error) => panic!("a writer's statement failed: {error:?}"),
                 }
             }
         }
-        self.confirmed
+        self.told
     }
 
     /// A new session. What the one before left between PREPARE and COMMIT PREPARED would hold its locks for ever.
@@ -175,7 +246,7 @@ impl Writer {
 
     /// One transaction; the ids of the events it committed.
     fn transaction(&mut self, db: &mut Db) -> Result<Vec<String>, postgres::Error> {
-        let mut aggregates: Vec<(String, String)> = (0..=self.random.below(3)).map(|_| self.aggregate()).collect();
+        let mut aggregates: Vec<(String, String)> = (0..=self.random.below(2)).map(|_| self.aggregate()).collect();
         aggregates.sort();
         let mut ids = Vec::new();
         db.try_run("BEGIN")?;
@@ -183,11 +254,14 @@ impl Writer {
             if self.random.percent(10) {
                 // What a savepoint takes back takes the counter back with it.
                 db.try_run("SAVEPOINT s")?;
-                emit(db, kind, id)?;
+                let taken_back = emit(db, kind, id)?;
                 db.try_run("ROLLBACK TO s")?;
+                self.told.rolled_back.push(taken_back);
             }
-            for _ in 0..=self.random.below(2) {
-                ids.push(emit(db, kind, id)?);
+            for _ in 0..=self.random.below(3) {
+                if ids.len() < EMITS_MAX {
+                    ids.push(emit(db, kind, id)?);
+                }
             }
         }
         if self.random.percent(5) {
@@ -197,7 +271,7 @@ impl Writer {
         match self.random.below(100) {
             0..10 => {
                 db.try_run("ROLLBACK")?;
-                ids.clear();
+                self.told.rolled_back.append(&mut ids);
             }
             10..13 => {
                 let name = format!("{}-{:x}", self.number, self.random.draw());
@@ -212,7 +286,8 @@ impl Writer {
     fn aggregate(&mut self) -> (String, String) {
         let kind = self.types[self.random.below(self.types.len() as u64) as usize].clone();
         let id = if self.random.percent(30) {
-            format!("shared-{}", self.random.below(SHARED))
+            let among = if self.random.percent(50) { HOT } else { SHARED };
+            format!("shared-{}", self.random.below(among))
         } else {
             format!("{}-{}", self.number, self.random.below(OWN))
         };
@@ -227,7 +302,8 @@ fn is_of_connection(error: &postgres::Error) -> bool {
 
 fn emit(db: &mut Db, kind: &str, id: &str) -> Result<String, postgres::Error> {
     db.try_one(&format!(
-        "WITH raised AS (UPDATE account SET n = n + 1 WHERE type = '{kind}' AND id = '{id}' RETURNING n)
-         SELECT outbox_emit('{kind}', '{id}', 'Changed', jsonb_build_object('n', n))::text FROM raised"
+        "WITH raised AS (UPDATE account SET n = n + 1 WHERE type = '{kind}' AND id = '{id}' RETURNING n),
+              emitted AS (SELECT outbox_emit('{kind}', '{id}', 'Changed', jsonb_build_object('n', n)) AS event_id, n FROM raised)
+         INSERT INTO written SELECT event_id, '{kind}', '{id}', n FROM emitted RETURNING event_id::text"
     ))
 }

@@ -14,7 +14,6 @@ mod access;
 mod answers;
 mod atomic;
 mod attacks;
-mod chaos;
 mod clock;
 mod contract;
 mod crash;
@@ -30,6 +29,7 @@ mod reads;
 mod retention;
 mod selftest;
 mod settings;
+mod soak;
 mod standby;
 mod three_brokers;
 mod writers;
@@ -78,7 +78,6 @@ fn main() {
         order::trials(),
         writers::trials(),
         crash::trials(),
-        chaos::trials(),
         clock::trials(),
         attacks::trials(),
         databases::trials(),
@@ -94,6 +93,7 @@ fn main() {
         quiet::trials(),
         reads::trials(),
         three_brokers::trials(),
+        soak::trials(),
         selftest::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());

@@ -22,6 +22,7 @@ trials![
     stops_broker_alone three_brokers_answers_lost,
     stops_broker_alone three_brokers_topic_recreated,
     stops_broker_alone three_brokers_stuck_partition,
+    stops_broker_alone three_brokers_stuck_partition_under_load,
 ];
 
 /// A scenario on the shared cluster, with one topic of six partitions, two led by each broker.
@@ -377,6 +378,25 @@ fn three_brokers_stuck_partition(name: &str) {
     let (verdict, _) = stage.s.judge_all_on(stage.cluster.kafka(), &mut stage.db, seconds(20));
     eprintln!("  {name}: {}", verdict.summary());
     stage.assert_unblamed();
+}
+
+/// The same under load: when the partition answers again, what was set aside and what waits behind it catches up though
+/// the load goes on.
+fn three_brokers_stuck_partition_under_load(name: &str) {
+    let mut stage = Stage::begin(name, &[("outbox_ext.partition_stall", "3s")]);
+    let load = stage.load();
+    stage.wait_more(500, seconds(30));
+    let stuck = stage.cluster.leader(&stage.topic, 0);
+    stuck.link.set_both(Flow::Held);
+    let_pass(seconds(6));
+    stuck.link.heal();
+    let healed = Instant::now();
+    stage.db.wait_true(
+        "SELECT COALESCE(oldest_due_age < '1 s', true) FROM outbox_status",
+        seconds(20),
+    );
+    eprintln!("  {name}: caught up {:?} after it answered", healed.elapsed());
+    stage.finish(load);
 }
 
 impl Drop for Stage {
