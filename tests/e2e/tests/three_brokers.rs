@@ -20,6 +20,7 @@ trials![
     stops_broker_alone three_brokers_leader_frozen,
     stops_broker_alone three_brokers_leader_moved,
     stops_broker_alone three_brokers_answers_lost,
+    stops_broker_alone three_brokers_refusals,
     stops_broker_alone three_brokers_topic_recreated,
     stops_broker_alone three_brokers_stuck_partition,
     stops_broker_alone three_brokers_stuck_partition_under_load,
@@ -99,10 +100,19 @@ impl Stage {
     /// No attempt was used up, nothing was given up, nothing stays parked.
     #[track_caller]
     fn assert_unblamed(&mut self) {
-        let attempts: Option<i64> = self.db.one("SELECT sum(attempts)::bigint FROM outbox_event");
-        assert_eq!(attempts.unwrap_or(0), 0, "attempts are not used up");
+        assert_eq!(self.attempts(), 0, "attempts are not used up");
         let parked: i64 = self.db.one("SELECT count(*) FROM outbox_parked");
         assert_eq!(parked, 0, "nothing stays parked");
+    }
+
+    fn attempts(&mut self) -> i64 {
+        self.db
+            .one("SELECT COALESCE(sum(attempts), 0)::bigint FROM outbox_event")
+    }
+
+    fn relay_lines(&self) -> usize {
+        let log = self.s.cluster.log();
+        log.lines().filter(|line| line.contains("outbox_ext relay")).count()
     }
 
     fn lease_token(&mut self) -> String {
@@ -273,6 +283,74 @@ fn three_brokers_answers_lost(name: &str) {
     );
     assert_eq!(accepted as usize, verdict.committed, "each once");
 }
+
+/// Codes of Kafka's protocol that end a producer, or say that a record may be at fault.
+const REFUSALS: [(i16, &str); 11] = [
+    (-1, "unknown server error"),
+    (10, "message too large"),
+    (29, "topic authorization failed"),
+    (31, "cluster authorization failed"),
+    (44, "policy violation"),
+    (45, "out of order sequence"),
+    (46, "duplicate sequence"),
+    (47, "invalid producer epoch"),
+    (59, "unknown producer id"),
+    (87, "invalid record"),
+    (89, "throttling quota exceeded"),
+];
+
+/// KFK-06: a hundred events of five aggregates are with the producer, and one or a few requests are refused before the
+/// broker sees them. What follows is the broker's to judge. The relay goes on, in order; a record is blamed only for a
+/// refusal of its own, when it was sent alone.
+fn three_brokers_refusals(name: &str) {
+    let mut stage = Stage::begin(
+        name,
+        &[
+            ("outbox_ext.retry_backoff", "20ms"),
+            ("outbox_ext.retry_backoff_max", "200ms"),
+        ],
+    );
+    stage.aggregate_by_partition();
+    let relay = stage.db.relay();
+    for (code, what) in REFUSALS {
+        let lines = stage.relay_lines();
+        let blamed = stage.attempts();
+        let began = Instant::now();
+        for round in 0..REFUSAL_ROUNDS {
+            for node in stage.cluster.nodes() {
+                node.link.refuse(code, 1 + round % 2);
+            }
+            for _ in 0..2 {
+                stage.db.run(&format!(
+                    "SELECT outbox_emit('{}', (n % 5)::text, 'Happened', to_jsonb(n)) FROM generate_series(1, 50) n",
+                    stage.kind
+                ));
+            }
+            stage.db.wait_drained(seconds(30));
+        }
+        let verdict = judge(&committed(&mut stage.db), &stage.records());
+        eprintln!(
+            "  {name}: {what} ({code}): {:?}, {} lines, {}",
+            began.elapsed() / REFUSAL_ROUNDS as u32,
+            stage.relay_lines() - lines,
+            verdict.summary()
+        );
+        verdict.assert_complete();
+        verdict.assert_in_order();
+        if !BLAMING.contains(&code) {
+            assert_eq!(stage.attempts(), blamed, "{what}: attempts are not used up");
+        }
+        for node in stage.cluster.nodes() {
+            node.link.heal();
+        }
+    }
+    assert_eq!(stage.db.relay(), relay, "the same process");
+    assert_eq!(stage.db.pending(), 0, "nothing was given up");
+}
+
+const REFUSAL_ROUNDS: usize = 2;
+/// Of these codes, those that blame a record.
+const BLAMING: [i16; 3] = [10, 44, 87];
 
 /// KFK-04: a topic is deleted and made again with more partitions while events flow. What it held is gone with it, as
 /// Kafka's users know; whatever counts as published later is on the new one.
