@@ -188,7 +188,7 @@ impl Node {
             // A follower that is silent holds up acknowledgements until it counts as out of sync. The default is 30 s.
             "replica.lag.time.max.ms=5000".to_owned(),
             // Clients of an idle relay are disconnected soon. The default is 10 min.
-            "connections.max.idle.ms=10000".to_owned(),
+            "connections.max.idle.ms=5000".to_owned(),
             // Scenarios move leaders; nobody else does.
             "auto.leader.rebalance.enable=false".to_owned(),
         ];

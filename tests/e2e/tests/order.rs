@@ -205,7 +205,7 @@ fn forgotten_transactions_stall_nothing(name: &str) {
     db.run("ROLLBACK PREPARED 'forgotten'");
 }
 
-/// KFK-15: from 3 to 6 partitions under load. No error; the new ones are used; the order is kept where it is defined.
+/// From 3 to 6 partitions under load. No error; the new ones are used; the order is kept where it is defined.
 fn partitions_added_under_load(name: &str) {
     let s = Scenario::begin(name);
     let mut db = s.db();
