@@ -205,8 +205,13 @@ impl Cluster {
             let left = self.processes();
             check(left.is_empty(), || format!("{left:?}"))
         });
-        // Where nobody has asked for its exit code yet its number is still taken, and the lock file looks alive.
-        let _ = fs::remove_file(self.data().join("postmaster.pid"));
+        // Where nobody has asked for its exit code yet its number is still taken, and its lock files look alive.
+        for lock in [
+            self.data().join("postmaster.pid"),
+            self.folder.join(".s.PGSQL.5432.lock"),
+        ] {
+            fs::remove_file(lock).expect("a killed server leaves its locks");
+        }
     }
 
     /// The processes that work in its data folder.
