@@ -143,7 +143,7 @@ impl Acts<'_> {
                 let others: Vec<_> = self.cluster.nodes().filter(|other| other.id != step.broker).collect();
                 others.iter().for_each(|other| other.kill());
                 self.meanwhile(step);
-                others.iter().for_each(|other| other.start());
+                self.cluster.make_whole(&[]);
             }
             Kind::LeaderMoved => {
                 self.cluster.make_whole(std::slice::from_ref(&self.steady));
