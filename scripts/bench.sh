@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds and installs the extension, then measures it beside its floors, on a private PostgreSQL and a private Kafka.
+# Builds and installs the extension, then measures it beside its peers and its floors, on a private PostgreSQL and a private Kafka.
 #
-#   scripts/bench.sh [latency] [drain] [emit] [idle] [--rounds N]
+#   scripts/bench.sh [latency] [rates] [drain] [sustained] [emit] [idle] [--rounds N] [--scale F]
 #
-# Without names every row is measured (about ten minutes) and the report goes to bench/report/, else to target/bench/.
+# Without names every row is measured (about half an hour) and the report goes to bench/report/, else to target/bench/.
 # A missed bar is reported and is no failure; exit 1 means that something could not be measured. Wants a quiet machine.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -22,5 +22,6 @@ cd "$ROOT"
 QUIET=1 scripts/build.sh
 QUIET=1 scripts/install.sh
 [ -n "${OUTBOX_TEST_BROKERS:-}" ] || scripts/kafka jars
+fetch_jars "$TARGET/debezium-jars" "$ROOT/bench/debezium/pom.xml" "Kafka Connect and Debezium"
 with_progress "building the benchmark" "$TARGET/logs/bench-build.log" cargo build --release -p outbox-bench
 exec "$TARGET/release/outbox-bench" "$@"

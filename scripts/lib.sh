@@ -52,6 +52,26 @@ with_progress() {
     return "$rc"
 }
 
+# fetch_jars DIR POM WHAT: the jars that POM names, in DIR. Fetched beside it and then renamed, under a lock: two callers
+# at once get one complete folder.
+fetch_jars() {
+    local dir=$1 pom=$2 what=$3
+    [ -d "$dir" ] && return 0
+    have java || die "java not found" "run: make setup"
+    have mvn || die "mvn not found" "run: make setup"
+    mkdir -p "$TARGET"
+    (
+        flock 9
+        [ -d "$dir" ] && exit 0
+        rm -rf "$dir.new"
+        with_progress "fetching $what from Maven Central" "$TARGET/logs/${dir##*/}.log" \
+            mvn -q -B -Dstyle.color=never -f "$pom" dependency:copy-dependencies \
+            -DincludeScope=runtime -DoutputDirectory="$dir.new" 9>&-
+        mv "$dir.new" "$dir"
+    ) 9>"$dir.lock"
+    [ -d "$dir" ] || die "could not fetch $what"
+}
+
 # Whether something listens on a TCP port of the loopback.
 port_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 

@@ -4,39 +4,69 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Row {
     Latency,
+    Rates,
     Drain,
+    Sustained,
     Emit,
     Idle,
 }
 
 /// In the order of the report. Idle stands last: by then the broker has nothing left to tidy up.
-const ROWS: [(&str, Row); 4] = [
+const ROWS: [(&str, Row); 6] = [
     ("latency", Row::Latency),
+    ("rates", Row::Rates),
     ("drain", Row::Drain),
+    ("sustained", Row::Sustained),
     ("emit", Row::Emit),
     ("idle", Row::Idle),
 ];
 
-/// Enough for a median that one disturbed round does not move; the whole run then takes about ten minutes.
-const ROUNDS: usize = 5;
+/// Enough for a median that one disturbed round does not move; the whole run then takes about half an hour.
+const ROUNDS: usize = 3;
 
-const USAGE: &str = "usage: scripts/bench.sh [latency] [drain] [emit] [idle] [--rounds N]
+const USAGE: &str =
+    "usage: scripts/bench.sh [latency] [rates] [drain] [sustained] [emit] [idle] [--rounds N] [--scale F]
 Without names: every row, and the report goes to bench/report/; else to target/bench/.";
+
+/// How much of everything, as a share of what the report is made with.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Scale(f64);
+
+impl Scale {
+    /// So many events, in full thousands.
+    pub fn events(self, full: usize) -> usize {
+        ((full as f64 * self.0 / 1_000.0).ceil() as usize).max(1) * 1_000
+    }
+
+    /// So many seconds, but no fewer than show anything.
+    pub fn seconds(self, full: u64) -> u64 {
+        ((full as f64 * self.0) as u64).max(2)
+    }
+
+    pub fn is_full(self) -> bool {
+        self.0 == 1.0
+    }
+}
 
 pub struct Options {
     pub rows: Vec<Row>,
     pub rounds: usize,
+    pub scale: Scale,
 }
 
 impl Options {
     pub fn parse(words: impl Iterator<Item = String>) -> Result<Options, String> {
         let mut rows = Vec::new();
         let mut rounds = ROUNDS;
+        let mut scale = 1.0;
         let mut words = words;
         while let Some(word) = words.next() {
             if word == "--rounds" {
                 let number = words.next().and_then(|number| number.parse().ok());
                 rounds = number.filter(|rounds| *rounds > 0).ok_or(USAGE)?;
+            } else if word == "--scale" {
+                let number = words.next().and_then(|number| number.parse().ok());
+                scale = number.filter(|scale| *scale > 0.0 && *scale <= 1.0).ok_or(USAGE)?;
             } else {
                 let known = ROWS.iter().find(|(name, _)| *name == word);
                 let (_, row) = known.ok_or_else(|| format!("unknown row: {word}\n{USAGE}"))?;
@@ -46,11 +76,19 @@ impl Options {
         if rows.is_empty() {
             rows = ROWS.iter().map(|(_, row)| *row).collect();
         }
-        Ok(Options { rows, rounds })
+        Ok(Options {
+            rows,
+            rounds,
+            scale: Scale(scale),
+        })
     }
 
-    /// Whether every row is asked for.
+    /// Whether every row is asked for, in full.
     pub fn is_complete(&self) -> bool {
+        self.scale.is_full() && self.has_every_row()
+    }
+
+    fn has_every_row(&self) -> bool {
         ROWS.iter().all(|(_, row)| self.rows.contains(row))
     }
 
@@ -58,10 +96,15 @@ impl Options {
     pub fn command(&self) -> String {
         let names: String = ROWS
             .iter()
-            .filter(|(_, row)| !self.is_complete() && self.rows.contains(row))
+            .filter(|(_, row)| !self.has_every_row() && self.rows.contains(row))
             .map(|(name, _)| format!(" {name}"))
             .collect();
-        format!("scripts/bench.sh{names} --rounds {}", self.rounds)
+        let scale = if self.scale.is_full() {
+            String::new()
+        } else {
+            format!(" --scale {}", self.scale.0)
+        };
+        format!("scripts/bench.sh{names} --rounds {}{scale}", self.rounds)
     }
 }
 
@@ -75,10 +118,17 @@ mod tests {
 
     #[test]
     fn names_choose_rows_and_none_means_all() {
-        let options = parse("emit --rounds 3").unwrap();
-        assert_eq!((options.rows.as_slice(), options.rounds), (&[Row::Emit][..], 3));
+        let options = parse("emit --rounds 2").unwrap();
+        assert_eq!((options.rows.as_slice(), options.rounds), (&[Row::Emit][..], 2));
         assert!(!options.is_complete());
-        assert_eq!(options.command(), "scripts/bench.sh emit --rounds 3");
+        assert_eq!(options.command(), "scripts/bench.sh emit --rounds 2");
+        let small = parse("--scale 0.1 drain").unwrap();
+        assert_eq!((small.scale.events(1_000_000), small.scale.seconds(15)), (100_000, 2));
+        assert_eq!(
+            small.command(),
+            format!("scripts/bench.sh drain --rounds {ROUNDS} --scale 0.1")
+        );
+        assert!(!parse("--scale 0.1").unwrap().is_complete());
         let all = parse("").unwrap();
         assert!(all.is_complete());
         assert_eq!(all.command(), format!("scripts/bench.sh --rounds {ROUNDS}"));
@@ -86,7 +136,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        for line in ["fast", "--rounds", "--rounds 0", "--rounds many"] {
+        for line in ["fast", "--rounds", "--rounds 0", "--rounds many", "--scale 2"] {
             assert!(parse(line).is_err(), "{line}");
         }
     }

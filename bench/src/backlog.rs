@@ -3,39 +3,59 @@
 use outbox_core::partition::partition_for;
 use outbox_e2e::Db;
 
+use crate::table::Table;
+
 pub const EVENT_TYPE: &str = "OrderPlaced";
 pub const AGGREGATES: usize = 1_000;
 
-/// An order of about 300 bytes as `payload::text`; with it a row of the log has about 450 bytes.
+/// How large an event is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Size {
+    /// An order of about 300 bytes as `payload::text`; with it a row of the log has about 450 bytes.
+    Usual,
+    /// An order with a long list of lines, about 4 kB.
+    Large,
+}
+
+/// Lines of a large order; each has a number that no other has, so that PostgreSQL's compression finds little.
+const LARGE_LINES: usize = 38;
+
+/// The payload of event `number`.
 pub fn payload(number: usize) -> String {
+    order(&number.to_string(), &(number % AGGREGATES).to_string(), "")
+}
+
+fn order(number: &str, customer: &str, more: &str) -> String {
     format!(
-        r#"{{"order": {number}, "total": "129.90", "status": "placed", "currency": "EUR", "customer": {{"id": {}, "name": "Ada Lovelace", "email": "ada.lovelace@example.org"}}, "lines": [{{"sku": "KB-4711", "title": "Keyboard, mechanical", "quantity": 1}}, {{"sku": "MS-0815", "title": "Mouse, wireless", "quantity": 2}}]}}"#,
-        number % AGGREGATES
+        r#"{{"order": {number}, "total": "129.90", "status": "placed", "currency": "EUR", "customer": {{"id": {customer}, "name": "Ada Lovelace", "email": "ada.lovelace@example.org"}}, "lines": [{{"sku": "KB-4711", "title": "Keyboard, mechanical", "quantity": 1}}, {{"sku": "MS-0815", "title": "Mouse, wireless", "quantity": 2}}{more}]}}"#
     )
 }
 
 /// The same as an SQL expression of the integer column `n`.
-fn payload_sql() -> String {
-    // Numbers stand out by their surroundings: the first is the order's, the second the customer's.
-    let text = payload(0)
-        .replace("\"order\": 0", "\"order\": %s")
-        .replace("\"id\": 0", "\"id\": %s");
-    format!("format('{text}', n, n % {AGGREGATES})::jsonb")
+pub fn payload_sql(size: Size) -> String {
+    match size {
+        Size::Usual => format!("format('{}', n, n % {AGGREGATES})::jsonb", order("%s", "%s", "")),
+        Size::Large => format!(
+            "format('{}', n, n % {AGGREGATES},
+                (SELECT string_agg(format(', {{\"serial\": \"%s\", \"sku\": \"KB-4711\", \"quantity\": 1}}', md5(n::text || '-' || l)), '')
+                   FROM generate_series(1, {LARGE_LINES}) l))::jsonb",
+            order("%s", "%s", "%s")
+        ),
+    }
 }
 
 /// Appends so many events in transactions of 1,000, as a busy service or an import would.
-pub fn insert(db: &mut Db, aggregate_type: &str, events: usize) {
+pub fn insert(db: &mut Db, table: Table, aggregate_type: &str, size: Size, events: usize) {
     const ROWS: usize = 1_000;
+    let set = format!("generate_series(step * {ROWS}, step * {ROWS} + {ROWS} - 1) n");
     db.run(&format!(
         "DO $$ BEGIN
             FOR step IN 0 .. {events} / {ROWS} - 1 LOOP
-                INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload)
-                SELECT '{aggregate_type}', 'customer-' || n % {AGGREGATES}, '{EVENT_TYPE}', {payload}
-                  FROM generate_series(step * {ROWS}, step * {ROWS} + {ROWS} - 1) n;
+                {};
                 COMMIT;
             END LOOP;
          END $$",
-        payload = payload_sql()
+        table.insert_select(aggregate_type, size, &set)
     ));
 }
 
@@ -134,6 +154,6 @@ mod tests {
         let text = payload(123_456);
         assert!(serde_json::from_str::<serde_json::Value>(&text).is_ok(), "{text}");
         assert!((280..=320).contains(&text.len()), "{}", text.len());
-        assert!(payload_sql().matches("%s").count() == 2 && !payload_sql().contains("\"id\": 0"));
+        assert_eq!(payload_sql(Size::Usual).matches("%s").count(), 2);
     }
 }

@@ -1,10 +1,6 @@
 //! Row 1: one event at a time on an idle system, from COMMIT returning to the record in a waiting consumer's hands.
 //! Floor: the same record by librdkafka alone, from handing it over, to the same broker and the same consumer.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use outbox_core::partition::partition_for;
@@ -12,12 +8,10 @@ use outbox_core::record::{HEADER_AGGREGATE_TYPE, HEADER_EVENT_TYPE, HEADER_ID};
 use outbox_e2e::wait::let_pass;
 use outbox_e2e::{Emit, Random, seconds};
 use outbox_kafka::Record;
-use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::message::Headers;
-use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 use serde_json::json;
 
 use crate::backlog::{AGGREGATES, EVENT_TYPE, payload};
+use crate::consumer::Waiting;
 use crate::floor;
 use crate::report::{Figure, Grid, Section};
 use crate::stand::{PARTITIONS, Stand};
@@ -160,7 +154,8 @@ fn run_round(consumer: &Waiting, mut publish: impl FnMut(usize) -> (String, Inst
     let mut round = Round::default();
     for number in 0..WARM_UP + EVENTS {
         let (id, begun, done) = publish(number);
-        let arrived = consumer.arrival(&id);
+        let (arrived_id, arrived) = consumer.next(seconds(20));
+        assert_eq!(arrived_id, id, "one event at a time, each once");
         if number >= WARM_UP {
             // The record may be there before the writer's own connection has told it of the commit.
             round.after.push(milliseconds(arrived.saturating_duration_since(done)));
@@ -178,77 +173,4 @@ fn key(number: usize) -> String {
 
 fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
-}
-
-/// A consumer in a thread of its own, which notes when each record came.
-struct Waiting {
-    arrivals: Receiver<(String, Instant)>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Waiting {
-    fn start(brokers: &str, topic: &str) -> Waiting {
-        let consumer: BaseConsumer = ClientConfig::new()
-            .set("bootstrap.servers", brokers)
-            .set("group.id", "outbox-bench")
-            .set("enable.auto.commit", "false")
-            // The broker answers a waiting fetch with the first record that comes.
-            .set("fetch.min.bytes", "1")
-            .set("fetch.wait.max.ms", "5000")
-            .set("socket.nagle.disable", "true")
-            .create()
-            .expect("the consumer's settings are right");
-        let mut assignment = TopicPartitionList::new();
-        for partition in 0..PARTITIONS {
-            assignment
-                .add_partition_offset(topic, partition, Offset::Beginning)
-                .expect("a valid offset");
-        }
-        consumer.assign(&assignment).expect("assigning by hand takes no broker");
-        let (sender, arrivals) = channel();
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = thread::spawn(move || {
-            while !stopped.load(Ordering::Relaxed) {
-                let Some(message) = consumer.poll(Duration::from_millis(100)) else {
-                    continue;
-                };
-                let now = Instant::now();
-                let message = message.expect("the broker answers");
-                let headers = message.headers().expect("each record has headers");
-                let id = headers.iter().find(|header| header.key == HEADER_ID);
-                let id = id.and_then(|header| header.value).expect("each record has an id");
-                if sender.send((String::from_utf8_lossy(id).into_owned(), now)).is_err() {
-                    return;
-                }
-            }
-        });
-        Waiting {
-            arrivals,
-            stop,
-            thread: Some(thread),
-        }
-    }
-
-    fn arrival(&self, wanted: &str) -> Instant {
-        let (id, when) = self
-            .arrivals
-            .recv_timeout(seconds(20))
-            .unwrap_or_else(|error| panic!("event {wanted} did not arrive: {error}"));
-        assert_eq!(id, wanted, "one event at a time, each once");
-        when
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-            && !thread::panicking()
-        {
-            panic!("the consumer failed");
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! The benchmark: what outbox_ext costs, beside the floor of the same work without it, in one run on one machine.
+//! The benchmark: what outbox_ext costs, beside its peers and beside the floor of the same work, in one run on one machine.
 //!
 //! It owns its clusters and broker (by the harness of `tests/e2e`) and leaves nothing running. A figure is a median over
 //! rounds; where it has a floor, rounds of both alternate. It is a report, not a test: a missed bar is printed and the
@@ -6,18 +6,26 @@
 
 mod args;
 mod backlog;
+mod consumer;
 mod drain;
+mod drain_peers;
 mod emit;
 mod floor;
 mod idle;
 mod latency;
+mod load;
 mod machine;
+mod peers;
 mod pgbench;
 mod process;
+mod rates;
 mod report;
 mod stand;
 mod stats;
+mod sustained;
+mod table;
 mod wait_fd;
+mod wal;
 
 use std::panic;
 use std::process::ExitCode;
@@ -53,14 +61,16 @@ fn measure(options: &Options) {
     let sections: Vec<Section> = options
         .rows
         .iter()
-        .map(|row| {
+        .flat_map(|row| {
             // Again before each row: somebody may have started something since.
             busy = busy.max(process::busy_cores());
             match row {
-                Row::Latency => latency::measure(options.rounds),
-                Row::Drain => drain::measure(options.rounds),
-                Row::Emit => emit::measure(options.rounds),
-                Row::Idle => idle::measure(),
+                Row::Latency => vec![latency::measure(options.rounds)],
+                Row::Rates => vec![rates::measure(options.rounds, options.scale)],
+                Row::Sustained => vec![sustained::measure(options.rounds, options.scale)],
+                Row::Drain => drain::measure(options.rounds, options.scale),
+                Row::Emit => vec![emit::measure(options.rounds)],
+                Row::Idle => vec![idle::measure()],
             }
         })
         .collect();

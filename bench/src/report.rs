@@ -46,6 +46,12 @@ impl Figure {
         Figure::plain(what, value, unit).with(Bar::AtLeast, bar)
     }
 
+    /// Forgets the bar where it was not set for this.
+    pub fn only(mut self, holds: bool) -> Figure {
+        self.bar = self.bar.filter(|_| holds);
+        self
+    }
+
     fn with(mut self, bar: Bar, limit: f64) -> Figure {
         self.bar = Some((bar, limit));
         self

@@ -11,6 +11,11 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// The median of one figure over all rounds.
+pub fn over<T>(rounds: &[T], of: impl Fn(&T) -> f64) -> f64 {
+    median(&rounds.iter().map(of).collect::<Vec<f64>>())
+}
+
 /// The smallest value that at least this percentage of the values does not exceed.
 pub fn percentile(values: &[f64], percent: f64) -> f64 {
     let sorted = sorted(values);
