@@ -1,5 +1,7 @@
 //! The command line: which rows, how many rounds.
 
+use crate::flatness_lines;
+
 /// What can be measured alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Row {
@@ -9,6 +11,8 @@ pub enum Row {
     Sustained,
     Emit,
     Idle,
+    /// Part two: takes as long as all the others and is measured only when it is named.
+    Flatness,
 }
 
 /// In the order of the report. Idle stands last: by then the broker has nothing left to tidy up.
@@ -21,12 +25,14 @@ const ROWS: [(&str, Row); 6] = [
     ("idle", Row::Idle),
 ];
 
+const FLATNESS: &str = "flatness";
+
 /// Enough for a median that one disturbed round does not move; the whole run then takes about half an hour.
 const ROUNDS: usize = 3;
 
 const USAGE: &str =
-    "usage: scripts/bench.sh [latency] [rates] [drain] [sustained] [emit] [idle] [--rounds N] [--scale F]
-Without names: every row, and the report goes to bench/report/; else to target/bench/.";
+    "usage: scripts/bench.sh [latency] [rates] [drain] [sustained] [emit] [idle] [flatness] [--rounds N] [--scale F] [--only CONDITION]
+Without names: every row but flatness, and the report goes to bench/report/, where that of flatness alone goes too; else to target/bench/.";
 
 /// How much of everything, as a share of what the report is made with.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -52,6 +58,8 @@ pub struct Options {
     pub rows: Vec<Row>,
     pub rounds: usize,
     pub scale: Scale,
+    /// The one condition of flatness that is wanted.
+    pub only: Option<String>,
 }
 
 impl Options {
@@ -59,18 +67,25 @@ impl Options {
         let mut rows = Vec::new();
         let mut rounds = ROUNDS;
         let mut scale = 1.0;
+        let mut only = None;
         let mut words = words;
         while let Some(word) = words.next() {
             if word == "--rounds" {
                 let number = words.next().and_then(|number| number.parse().ok());
                 rounds = number.filter(|rounds| *rounds > 0).ok_or(USAGE)?;
+            } else if word == "--only" {
+                let name = words.next().ok_or(USAGE)?;
+                if !flatness_lines::ALL.iter().any(|(known, _)| *known == name) {
+                    return Err(format!("unknown condition: {name}\n{USAGE}"));
+                }
+                only = Some(name);
             } else if word == "--scale" {
                 let number = words.next().and_then(|number| number.parse().ok());
                 scale = number.filter(|scale| *scale > 0.0 && *scale <= 1.0).ok_or(USAGE)?;
             } else {
-                let known = ROWS.iter().find(|(name, _)| *name == word);
-                let (_, row) = known.ok_or_else(|| format!("unknown row: {word}\n{USAGE}"))?;
-                rows.push(*row);
+                let known = ROWS.iter().find(|(name, _)| *name == word).map(|(_, row)| *row);
+                let known = known.or_else(|| (word == FLATNESS).then_some(Row::Flatness));
+                rows.push(known.ok_or_else(|| format!("unknown row: {word}\n{USAGE}"))?);
             }
         }
         if rows.is_empty() {
@@ -80,12 +95,18 @@ impl Options {
             rows,
             rounds,
             scale: Scale(scale),
+            only,
         })
     }
 
-    /// Whether every row is asked for, in full.
-    pub fn is_complete(&self) -> bool {
-        self.scale.is_full() && self.has_every_row()
+    /// The name of the report in bench/report/; nothing when not all of it was measured, in full.
+    pub fn keeps_as(&self) -> Option<&'static str> {
+        let is_flatness = self.rows == [Row::Flatness] && self.only.is_none();
+        match (self.scale.is_full(), self.has_every_row()) {
+            (true, true) => Some("report"),
+            (true, false) if is_flatness => Some(FLATNESS),
+            _ => None,
+        }
     }
 
     fn has_every_row(&self) -> bool {
@@ -96,7 +117,8 @@ impl Options {
     pub fn command(&self) -> String {
         let names: String = ROWS
             .iter()
-            .filter(|(_, row)| !self.has_every_row() && self.rows.contains(row))
+            .chain(&[(FLATNESS, Row::Flatness)])
+            .filter(|(name, row)| self.rows.contains(row) && !(self.has_every_row() && *name != FLATNESS))
             .map(|(name, _)| format!(" {name}"))
             .collect();
         let scale = if self.scale.is_full() {
@@ -104,7 +126,11 @@ impl Options {
         } else {
             format!(" --scale {}", self.scale.0)
         };
-        format!("scripts/bench.sh{names} --rounds {}{scale}", self.rounds)
+        let only = self
+            .only
+            .as_ref()
+            .map_or(String::new(), |name| format!(" --only {name}"));
+        format!("scripts/bench.sh{names} --rounds {}{scale}{only}", self.rounds)
     }
 }
 
@@ -120,7 +146,7 @@ mod tests {
     fn names_choose_rows_and_none_means_all() {
         let options = parse("emit --rounds 2").unwrap();
         assert_eq!((options.rows.as_slice(), options.rounds), (&[Row::Emit][..], 2));
-        assert!(!options.is_complete());
+        assert_eq!(options.keeps_as(), None);
         assert_eq!(options.command(), "scripts/bench.sh emit --rounds 2");
         let small = parse("--scale 0.1 drain").unwrap();
         assert_eq!((small.scale.events(1_000_000), small.scale.seconds(15)), (100_000, 2));
@@ -128,15 +154,28 @@ mod tests {
             small.command(),
             format!("scripts/bench.sh drain --rounds {ROUNDS} --scale 0.1")
         );
-        assert!(!parse("--scale 0.1").unwrap().is_complete());
+        assert_eq!(parse("--scale 0.1").unwrap().keeps_as(), None);
         let all = parse("").unwrap();
-        assert!(all.is_complete());
+        assert_eq!(all.keeps_as(), Some("report"));
+        let flatness = parse("flatness").unwrap();
+        assert_eq!(flatness.keeps_as(), Some("flatness"));
+        assert_eq!(
+            flatness.command(),
+            format!("scripts/bench.sh flatness --rounds {ROUNDS}")
+        );
         assert_eq!(all.command(), format!("scripts/bench.sh --rounds {ROUNDS}"));
     }
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        for line in ["fast", "--rounds", "--rounds 0", "--rounds many", "--scale 2"] {
+        for line in [
+            "fast",
+            "--rounds",
+            "--rounds 0",
+            "--rounds many",
+            "--scale 2",
+            "--only what",
+        ] {
             assert!(parse(line).is_err(), "{line}");
         }
     }

@@ -10,6 +10,8 @@ mod consumer;
 mod drain;
 mod drain_peers;
 mod emit;
+mod flatness;
+mod flatness_lines;
 mod floor;
 mod idle;
 mod latency;
@@ -68,6 +70,7 @@ fn measure(options: &Options) {
                 Row::Latency => vec![latency::measure(options.rounds)],
                 Row::Rates => vec![rates::measure(options.rounds, options.scale)],
                 Row::Sustained => vec![sustained::measure(options.rounds, options.scale)],
+                Row::Flatness => vec![flatness::measure(options.scale, options.only.as_deref())],
                 Row::Drain => drain::measure(options.rounds, options.scale),
                 Row::Emit => vec![emit::measure(options.rounds)],
                 Row::Idle => vec![idle::measure()],
@@ -80,5 +83,5 @@ fn measure(options: &Options) {
         sections,
     };
     println!("{}", report.text());
-    report.keep(options.is_complete());
+    report.keep(options.keeps_as());
 }

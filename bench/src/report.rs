@@ -211,20 +211,21 @@ impl Report {
         json!({ "command": self.command, "machine": self.machine.json(), "rows": sections })
     }
 
-    /// Writes report.md and report.json: to bench/report when the report is complete, else under target/, so that
-    /// figures of different runs never stand side by side.
-    pub fn keep(&self, is_complete: bool) {
-        let folder = if is_complete {
+    /// Writes Markdown and JSON: of a whole report under its name to bench/report, else to target/bench, so that figures of
+    /// different runs never stand side by side.
+    pub fn keep(&self, whole: Option<&str>) {
+        let folder = if whole.is_some() {
             repository().join("bench/report")
         } else {
             target().join("bench")
         };
+        let file = |extension: &str| folder.join(format!("{}.{extension}", whole.unwrap_or("report")));
         let raw = serde_json::to_string(&self.json()).expect("a value is always written") + "\n";
         let written = fs::create_dir_all(&folder)
-            .and_then(|()| fs::write(folder.join("report.md"), self.markdown()))
-            .and_then(|()| fs::write(folder.join("report.json"), raw));
+            .and_then(|()| fs::write(file("md"), self.markdown()))
+            .and_then(|()| fs::write(file("json"), raw));
         written.unwrap_or_else(|error| panic!("cannot write to {}: {error}", folder.display()));
-        println!("kept in {}", folder.join("report.md").display());
+        println!("kept in {}", file("md").display());
     }
 }
 

@@ -1,0 +1,295 @@
+//! Part two: what an event costs when things have piled up, relative to the same server before they did.
+//!
+//! Each line has a stand of its own and is measured twice on it, before and after: so neither the machine's mood nor the
+//! server's settings stand between the two. What is compared is the relay's CPU time an event, either over drains of a small backlog
+//! (`drains`) or at 2,000 events a second (`windows`).
+
+use std::time::{Duration, Instant};
+
+use outbox_e2e::wait::try_wait;
+use outbox_e2e::{Db, seconds};
+use serde_json::{Value, json};
+
+use crate::args::Scale;
+use crate::backlog::{self, Size};
+use crate::flatness_lines;
+use crate::load::Load;
+use crate::process;
+use crate::report::{Figure, Grid, Section};
+use crate::stand::{Stand, settle_disks};
+use crate::stats::{over, percentile};
+use crate::table::Table;
+
+/// Of each drain, and how many drains make a figure.
+const EVENTS: usize = 300_000;
+const DRAINS: usize = 3;
+/// Events a second of a window.
+const RATE: usize = 2_000;
+const DEADLINE: Duration = Duration::from_secs(600);
+
+/// One probe: a drain or a window.
+#[derive(Clone, Copy)]
+pub struct Probe {
+    /// Of the relay, in microseconds an event.
+    pub cpu: f64,
+    /// Events a second.
+    pub rate: f64,
+    /// Commit to consumer, in milliseconds; nothing for a drain.
+    pub p99: Option<f64>,
+}
+
+/// A line of the report.
+pub struct Line {
+    pub name: String,
+    /// Most that the cost may grow.
+    pub bar: f64,
+    pub before: Vec<Probe>,
+    pub after: Vec<Probe>,
+    pub dead_rows: f64,
+    pub private_bytes: f64,
+    pub note: String,
+}
+
+impl Line {
+    fn cpu(&self) -> (f64, f64) {
+        let cpu = |probes: &[Probe]| over(probes, |probe| probe.cpu);
+        (cpu(&self.before), cpu(&self.after))
+    }
+
+    fn rate(&self) -> (f64, f64) {
+        let rate = |probes: &[Probe]| over(probes, |probe| probe.rate);
+        (rate(&self.before), rate(&self.after))
+    }
+
+    fn ratio(&self) -> f64 {
+        let (before, after) = self.cpu();
+        after / before
+    }
+
+    fn p99(&self) -> Option<(f64, f64)> {
+        let p99 = |probes: &[Probe]| {
+            let values: Vec<f64> = probes.iter().filter_map(|probe| probe.p99).collect();
+            (!values.is_empty()).then(|| over(&values, |value| *value))
+        };
+        Some((p99(&self.before)?, p99(&self.after)?))
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let ((cpu_before, cpu_after), (rate_before, rate_after)) = (self.cpu(), self.rate());
+        let p99 = self
+            .p99()
+            .map_or(String::new(), |(before, after)| format!("{before:.1} -> {after:.1}"));
+        vec![
+            self.name.clone(),
+            format!("{cpu_before:.2} -> {cpu_after:.2}"),
+            format!("{:.2}", self.ratio()),
+            format!("{rate_before:.0} -> {rate_after:.0}"),
+            p99,
+            format!("{:.0}", self.dead_rows),
+            format!("{:.0}", self.private_bytes / f64::from(1 << 20)),
+            self.note.clone(),
+        ]
+    }
+
+    fn json(&self) -> Value {
+        let probes = |probes: &[Probe]| -> Vec<Value> {
+            probes
+                .iter()
+                .map(|probe| json!({ "cpu_us_per_event": probe.cpu, "rate": probe.rate, "p99_ms": probe.p99 }))
+                .collect()
+        };
+        json!({
+            "name": self.name, "bar": self.bar, "ratio": self.ratio(), "before": probes(&self.before),
+            "after": probes(&self.after), "dead_rows": self.dead_rows, "private_bytes": self.private_bytes,
+            "note": self.note,
+        })
+    }
+}
+
+/// A stand on which lines are measured. Autovacuum is off: nothing sweeps up or gathers statistics unless a line says so.
+pub struct Bench {
+    pub stand: Stand,
+    pub db: Db,
+    pub scale: Scale,
+    loads: u64,
+}
+
+impl Bench {
+    pub fn new(scale: Scale, settings: &[(&str, &str)]) -> Bench {
+        let mut all = vec![("autovacuum", "off")];
+        all.extend(settings);
+        let stand = Stand::new(&all);
+        let db = stand.db();
+        let mut bench = Bench {
+            stand,
+            db,
+            scale,
+            loads: 0,
+        };
+        // Files grown, the way known to all parts.
+        bench.drain(50_000);
+        bench.analyze();
+        bench
+    }
+
+    pub fn analyze(&mut self) {
+        self.db
+            .run("ANALYZE outbox_log; ANALYZE outbox_batch; ANALYZE outbox_parked");
+    }
+
+    /// Several drains of a small backlog.
+    pub fn drains(&mut self) -> Vec<Probe> {
+        let events = self.scale.events(EVENTS);
+        (0..DRAINS).map(|_| self.drain(events)).collect()
+    }
+
+    /// Inserts so many events while publishing is off, then measures how they are published.
+    pub fn drain(&mut self, events: usize) -> Probe {
+        self.stand.publish(&mut self.db, false);
+        let (aggregate_type, topic) = self.stand.new_topic("flat");
+        backlog::insert(&mut self.db, Table::Event, &aggregate_type, Size::Usual, events);
+        self.go(events, &topic)
+    }
+
+    /// Measures how a backlog is published that is there already, publishing being off.
+    pub fn go(&mut self, events: usize, topic: &str) -> Probe {
+        let settled_before = settled(&mut self.db);
+        settle_disks(&mut self.db);
+        let relay = self.db.relay();
+        let cpu = process::cpu_seconds(relay);
+        let began = Instant::now();
+        self.stand.cluster.configure(&[("outbox_ext.enabled", "on")]);
+        self.db.run("SELECT pg_reload_conf()");
+        let all = try_wait(DEADLINE, || {
+            let done = settled(&mut self.db) - settled_before;
+            if done >= events as i64 {
+                return Ok(());
+            }
+            outbox_e2e::wait::let_pass(Duration::from_millis(20));
+            Err(format!("{done} of {events} settled, status {}", self.db.status()))
+        });
+        all.unwrap_or_else(|seen| panic!("not drained within {DEADLINE:?}: {seen}"));
+        let took = began.elapsed().as_secs_f64();
+        assert_eq!(self.db.relay(), relay, "the same relay all the time");
+        assert_eq!(self.stand.broker.count(topic), events, "each event once");
+        Probe {
+            cpu: (process::cpu_seconds(relay) - cpu) / events as f64 * 1e6,
+            rate: events as f64 / took,
+            p99: None,
+        }
+    }
+
+    /// So many stretches of so many seconds at 2,000 events a second.
+    pub fn windows(&mut self, windows: usize, seconds: u64) -> Vec<Probe> {
+        (0..windows).map(|_| self.window(seconds)).collect()
+    }
+
+    fn window(&mut self, seconds: u64) -> Probe {
+        let (aggregate_type, topic) = self.stand.new_topic("flat");
+        self.loads += 1;
+        let relay = self.db.relay();
+        let cpu = process::cpu_seconds(relay);
+        let load = Load {
+            stand: &self.stand,
+            table: Table::Event,
+            aggregate_type: &aggregate_type,
+            topic: &topic,
+            number: self.loads,
+            bare_produce: false,
+        };
+        let times = load.run(RATE, Duration::from_secs(seconds));
+        let events = RATE as f64 * (seconds + 1) as f64;
+        assert_eq!(self.db.relay(), relay, "the same relay all the time");
+        Probe {
+            cpu: (process::cpu_seconds(relay) - cpu) / events * 1e6,
+            rate: times.rate,
+            p99: Some(percentile(&times.after_commit, 99.0)),
+        }
+    }
+
+    /// A line of what was measured, with what the tables and the relay look like now.
+    pub fn line(&mut self, name: &str, bar: f64, before: Vec<Probe>, after: Vec<Probe>, note: String) -> Line {
+        let dead: i64 = self.db.one(
+            "SELECT (SELECT dead_tuple_count FROM pgstattuple('outbox_log'))
+                  + (SELECT dead_tuple_count FROM pgstattuple('outbox_batch'))",
+        );
+        let line = Line {
+            name: name.to_owned(),
+            bar,
+            before,
+            after,
+            dead_rows: dead as f64,
+            private_bytes: process::private_bytes(self.db.relay()) as f64,
+            note,
+        };
+        let (before, after) = line.cpu();
+        eprintln!(
+            "  {name}: {before:.2} -> {after:.2} us an event, {:.2} times",
+            line.ratio()
+        );
+        line
+    }
+
+    pub fn end(self) {
+        drop(self.db);
+        self.stand.end();
+    }
+}
+
+/// Events that this relay has settled. Not from the ledger: retention shortens it.
+fn settled(db: &mut Db) -> i64 {
+    db.one("SELECT published::bigint FROM outbox_relay()")
+}
+
+/// Every condition, or the one of this name.
+pub fn measure(scale: Scale, only: Option<&str>) -> Section {
+    eprintln!("flatness: {}", only.unwrap_or("every condition"));
+    let chosen = flatness_lines::ALL
+        .iter()
+        .filter(|(name, _)| only.is_none_or(|only| only == *name));
+    let lines: Vec<Line> = chosen.flat_map(|(_, measure)| measure(scale)).collect();
+    let figures = lines
+        .iter()
+        .map(|line| Figure::at_most(format!("CPU an event: {}", line.name), line.ratio(), "times", line.bar));
+    let dead = lines.iter().map(|line| line.dead_rows).fold(0.0, f64::max);
+    Section {
+        name: "flatness",
+        title: "What piles up must not cost",
+        method: format!(
+            "CPU time of the relay an event, relative to the same server before: medians of {DRAINS} drains of {:.0} events each, or of windows \
+             at {RATE} events/s. Autovacuum off, statistics gathered, unless the line says otherwise; settings at their defaults.",
+            scale.events(EVENTS) as f64
+        ),
+        figures: figures
+            .chain([Figure::at_most(
+                "dead rows in outbox_log and outbox_batch, most of all lines without retention",
+                dead,
+                "",
+                0.0,
+            )])
+            .collect(),
+        grid: Grid {
+            head: vec![
+                "condition",
+                "CPU us/event",
+                "times",
+                "events/s",
+                "p99 ms",
+                "dead rows",
+                "private MiB",
+                "",
+            ],
+            lines: lines.iter().map(Line::cells).collect(),
+        },
+        notes: Vec::new(),
+        raw: json!({ "lines": lines.iter().map(Line::json).collect::<Vec<_>>() }),
+    }
+}
+
+/// For what must be settled before a line goes on.
+pub fn wait_parked(db: &mut Db, reason: &str, events: usize) {
+    db.wait_true(
+        &format!("SELECT count(*) >= {events} FROM outbox_parked WHERE reason = '{reason}'"),
+        seconds(600),
+    );
+}

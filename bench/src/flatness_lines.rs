@@ -1,0 +1,229 @@
+//! The conditions that flatness is measured under, each with the line or lines it gives.
+
+use outbox_e2e::{Db, seconds};
+
+use crate::args::Scale;
+use crate::backlog::{self, AGGREGATES, EVENT_TYPE, Size, payload_sql};
+use crate::flatness::{Bench, Line, Probe, wait_parked};
+use crate::table::Table;
+
+/// What the cost may grow to; with old snapshots, open transactions and held aggregates a little more.
+const BAR: f64 = 1.1;
+const BAR_OPEN: f64 = 1.2;
+
+/// Of a window before the condition, and of each of the five that follow.
+const WINDOW_SECONDS: u64 = 60;
+const WINDOWS: usize = 5;
+
+/// What gives the lines of one condition.
+pub type Measure = fn(Scale) -> Vec<Line>;
+
+pub const ALL: [(&str, Measure); 8] = [
+    ("backlog", backlog_and_kept),
+    ("scheduled", scheduled),
+    ("held", held),
+    ("snapshot", old_snapshot),
+    ("open", open_emitter),
+    ("writers", idle_writers),
+    ("statistics", statistics),
+    ("retention", retention),
+];
+
+/// A backlog of 10 million, and then as many published rows kept.
+fn backlog_and_kept(scale: Scale) -> Vec<Line> {
+    const BACKLOG: usize = 10_000_000;
+    let mut bench = Bench::new(scale, &[]);
+    let before = bench.drains();
+    let backlog = bench.drain(scale.events(BACKLOG));
+    let lines = vec![
+        {
+            let note = format!("{:.0} events", scale.events(BACKLOG) as f64);
+            bench.line("backlog of 10 M", BAR, before.clone(), vec![backlog], note)
+        },
+        {
+            bench.analyze();
+            let after = bench.drains();
+            bench.line("10 M published rows kept", BAR, before, after, String::new())
+        },
+    ];
+    bench.end();
+    lines
+}
+
+/// Two million events that are due tomorrow.
+fn scheduled(scale: Scale) -> Vec<Line> {
+    let events = scale.events(2_000_000);
+    let mut bench = Bench::new(scale, &[]);
+    let before = bench.drains();
+    bench.stand.publish(&mut bench.db, false);
+    insert_with(
+        &mut bench.db,
+        "later",
+        events,
+        &format!("'customer-' || n % {AGGREGATES}"),
+        ("available_at", "now() + interval '1 day'"),
+    );
+    bench.stand.publish(&mut bench.db, true);
+    wait_parked(&mut bench.db, "scheduled", events);
+    bench.analyze();
+    let after = bench.drains();
+    let line = bench.line("2 M scheduled for later", BAR, before, after, String::new());
+    bench.end();
+    vec![line]
+}
+
+/// 50,000 aggregates, each with an event whose topic does not exist.
+fn held(scale: Scale) -> Vec<Line> {
+    let aggregates = scale.events(50_000);
+    let mut bench = Bench::new(scale, &[("outbox_ext.kafka_options", "allow.auto.create.topics=false")]);
+    let before = bench.drains();
+    bench.stand.publish(&mut bench.db, false);
+    insert_with(
+        &mut bench.db,
+        "held",
+        aggregates,
+        "'held-' || n",
+        ("topic", "'nowhere'"),
+    );
+    bench.stand.publish(&mut bench.db, true);
+    wait_parked(&mut bench.db, "topic", aggregates);
+    bench.analyze();
+    let after = bench.drains();
+    let line = bench.line("50,000 aggregates held back", BAR_OPEN, before, after, String::new());
+    bench.end();
+    vec![line]
+}
+
+/// A REPEATABLE READ snapshot that is held for five minutes.
+fn old_snapshot(scale: Scale) -> Vec<Line> {
+    open_while_loaded(scale, "old REPEATABLE READ snapshot", |db| {
+        db.run("BEGIN ISOLATION LEVEL REPEATABLE READ");
+        db.one::<i64>("SELECT count(*) FROM outbox_batch");
+    })
+}
+
+/// A transaction that has emitted and stays open for five minutes.
+fn open_emitter(scale: Scale) -> Vec<Line> {
+    open_while_loaded(scale, "open transaction that emitted", |db| {
+        db.run("BEGIN");
+        db.run("SELECT outbox_emit('open', 'customer-1', 'Happened', '{}')");
+    })
+}
+
+/// The last of five windows counts: what creeps shows there.
+fn open_while_loaded(scale: Scale, name: &str, open: fn(&mut Db)) -> Vec<Line> {
+    let mut bench = Bench::new(scale, &[]);
+    let window = scale.seconds(WINDOW_SECONDS);
+    let before = bench.windows(1, window);
+    let mut holder = bench.stand.db();
+    open(&mut holder);
+    let mut windows = bench.windows(WINDOWS, window);
+    let all: Vec<String> = windows
+        .iter()
+        .map(|probe: &Probe| format!("{:.1}", probe.cpu))
+        .collect();
+    let note = format!("each window: {}", all.join(", "));
+    let last = windows.split_off(WINDOWS - 1);
+    let line = bench.line(name, BAR_OPEN, before, last, note);
+    holder.run("COMMIT");
+    bench.db.wait_drained(seconds(60));
+    bench.end();
+    vec![line]
+}
+
+/// 500 transactions that have emitted and do nothing.
+fn idle_writers(scale: Scale) -> Vec<Line> {
+    const WRITERS: usize = 500;
+    let mut bench = Bench::new(scale, &[("max_connections", "620")]);
+    let window = scale.seconds(WINDOW_SECONDS);
+    let before = bench.windows(1, window);
+    let mut writers: Vec<Db> = (0..WRITERS).map(|_| bench.stand.db()).collect();
+    for (number, writer) in writers.iter_mut().enumerate() {
+        writer.run("BEGIN");
+        writer.run(&format!(
+            "SELECT outbox_emit('open', 'customer-{number}', 'Happened', '{{}}')"
+        ));
+    }
+    let after = bench.windows(1, window);
+    let line = bench.line("500 idle writing transactions", BAR_OPEN, before, after, String::new());
+    writers.iter_mut().for_each(|writer| writer.run("ROLLBACK"));
+    bench.end();
+    vec![line]
+}
+
+/// Statistics that were never gathered, and such that were gathered when the tables were all but empty.
+fn statistics(scale: Scale) -> Vec<Line> {
+    const GROWN: usize = 1_000_000;
+    let mut lines = Vec::new();
+    for (name, forget) in [
+        ("statistics never gathered", true),
+        ("statistics gathered on 50,000 rows", false),
+    ] {
+        let mut bench = Bench::new(scale, &[]);
+        if forget {
+            bench.db.run(
+                "DELETE FROM pg_statistic
+                  WHERE starelid IN ('outbox_log'::regclass, 'outbox_batch'::regclass, 'outbox_parked'::regclass);
+                 UPDATE pg_class SET reltuples = -1, relpages = 0, relallvisible = 0
+                  WHERE oid IN ('outbox_log'::regclass, 'outbox_batch'::regclass, 'outbox_parked'::regclass)",
+            );
+        }
+        bench.drain(scale.events(GROWN));
+        let after = bench.drains();
+        bench.analyze();
+        let before = bench.drains();
+        lines.push(bench.line(
+            name,
+            BAR,
+            before,
+            after,
+            "beside statistics gathered afterwards".to_owned(),
+        ));
+        bench.end();
+    }
+    lines
+}
+
+/// Two million published rows are deleted by retention while others are published.
+fn retention(scale: Scale) -> Vec<Line> {
+    let events = scale.events(2_000_000);
+    let mut bench = Bench::new(scale, &[]);
+    let before = bench.drains();
+    bench.drain(events);
+    let rows = |db: &mut Db| db.one::<i64>("SELECT count(*) FROM outbox_log");
+    let kept = rows(&mut bench.db);
+    bench.stand.publish(&mut bench.db, false);
+    let (aggregate_type, topic) = bench.stand.new_topic("flat");
+    let backlog = scale.events(1_000_000);
+    backlog::insert(&mut bench.db, Table::Event, &aggregate_type, Size::Usual, backlog);
+    bench.stand.cluster.configure(&[("outbox_ext.retention", "0")]);
+    let after = bench.go(backlog, &topic);
+    let deleted = kept + backlog as i64 - rows(&mut bench.db);
+    // Dead rows are its very work: they are not counted.
+    let mut line = bench.line(
+        "retention deleting 2 M rows meanwhile",
+        BAR,
+        before,
+        vec![after],
+        format!("{deleted} rows deleted while {backlog} events were published"),
+    );
+    line.dead_rows = 0.0;
+    bench.end();
+    vec![line]
+}
+
+/// Appends events with a further column, in transactions of 10,000.
+fn insert_with(db: &mut Db, aggregate_type: &str, events: usize, aggregate_id: &str, (column, value): (&str, &str)) {
+    const ROWS: usize = 10_000;
+    db.run(&format!(
+        "DO $$ BEGIN
+            FOR step IN 0 .. ({events} - 1) / {ROWS} LOOP
+                INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload, {column})
+                SELECT '{aggregate_type}', {aggregate_id}, '{EVENT_TYPE}', {}, {value}
+                  FROM generate_series(step * {ROWS}, least({events}, step * {ROWS} + {ROWS}) - 1) n;
+                COMMIT;
+            END LOOP;
+         END $$",
+        payload_sql(Size::Usual)
+    ));
+}
