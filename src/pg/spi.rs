@@ -166,6 +166,22 @@ impl Rows<'_> {
         (!is_null).then_some(datum)
     }
 
+    /// The first columns of a row in one go, None for NULL: taking them one by one walks the row from its start for each.
+    pub fn values<const COLUMNS: usize>(&self, row: usize) -> [Option<Datum>; COLUMNS] {
+        const MOST: usize = 16;
+        assert!(row < self.count && !self.table.is_null());
+        let (mut values, mut nulls) = ([Datum::from(0); MOST], [true; MOST]);
+        // SAFETY: row is within count; heap_deform_tuple writes as many values as the descriptor has columns.
+        unsafe {
+            let descriptor = (*self.table).tupdesc;
+            let columns = (*descriptor).natts as usize;
+            assert!((COLUMNS..=MOST).contains(&columns));
+            let tuple = *(*self.table).vals.add(row);
+            pg_sys::heap_deform_tuple(tuple, descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
+        }
+        std::array::from_fn(|column| (!nulls[column]).then_some(values[column]))
+    }
+
     /// A bigint, timestamptz or xid8, all of which are passed by value.
     pub fn i64(&self, row: usize, column: usize) -> Option<i64> {
         self.datum(row, column).map(|datum| datum.value() as i64)
@@ -180,11 +196,7 @@ impl Rows<'_> {
     }
 
     pub fn text(&self, row: usize, column: usize) -> Option<String> {
-        self.datum(row, column).map(|datum| {
-            let mut bytes = Vec::new();
-            super::call::append_varlena(datum, &mut bytes);
-            String::from_utf8_lossy(&bytes).into_owned()
-        })
+        self.datum(row, column).map(super::call::text_of)
     }
 }
 

@@ -3,18 +3,19 @@
 //! One buffer holds the bytes of all rows; a row is offsets into it. The window keeps the buffer while an event of the step is unsent; librdkafka copies
 //! what it is given, so that is the only copy in between.
 
-use crate::pg::call::append_varlena;
+use crate::pg::call::{append_jsonb_text, append_varlena, text_of, uuid_bytes};
 use crate::pg::spi::Rows;
 use outbox_core::partition::murmur2;
 use outbox_core::record::{HEADER_AGGREGATE_TYPE, HEADER_EVENT_TYPE, HEADER_ID, message_bytes, own_headers_bytes};
 use outbox_core::topic::{TopicTemplate, check_topic};
 use outbox_core::window::{AggregateKey, Fate, Meta, ParkReason, Source, TopicId, Window};
+use pgrx::pg_sys::Datum;
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// Columns that every read of events selects, in the order that [`Reader::push`] takes them.
 pub const COLUMNS: &str = "l.event_id, l.seq, l.xid, l.created_at, l.available_at, l.aggregate_type, l.aggregate_id, l.event_type, l.topic, \
-                           l.headers::pg_catalog.text, l.payload::pg_catalog.text";
+                           l.headers, l.payload";
 /// Columns in [`COLUMNS`].
 pub const COLUMN_COUNT: usize = 11;
 
@@ -143,22 +144,23 @@ impl Reader {
 
     /// Takes a row that has [`COLUMNS`]; of a parked one its reason and attempts.
     pub fn push(&mut self, rows: &Rows<'_>, row: usize, parked: Option<(ParkReason, i32)>, window: &mut Window<Body>) {
+        let values = rows.values::<COLUMN_COUNT>(row);
         let start = self.body.bytes.len();
-        let mut text = |column| {
-            rows.datum(row, column)
-                .map_or(0, |datum| append_varlena(datum, &mut self.body.bytes))
-        };
-        let aggregate_type = text(5);
-        let key = text(6);
-        let event_type = text(7);
-        let headers = text(9);
-        let payload = text(10);
-        let event_id = rows.uuid(row, 0).unwrap_or_default();
-        let (xid, seq) = Self::position(rows, row);
+        let out = &mut self.body.bytes;
+        let text = |value: Option<Datum>, out: &mut Vec<u8>| value.map_or(0, |datum| append_varlena(datum, out));
+        let json = |value: Option<Datum>, out: &mut Vec<u8>| value.map_or(0, |datum| append_jsonb_text(datum, out));
+        let aggregate_type = text(values[5], out);
+        let key = text(values[6], out);
+        let event_type = text(values[7], out);
+        let headers = json(values[9], out);
+        let payload = json(values[10], out);
+        let event_id = values[0].map(uuid_bytes).unwrap_or_default();
+        let integer = |column: usize| values[column].map(|datum| datum.value() as i64);
+        let (xid, seq) = (integer(2).unwrap_or(0) as u64, integer(1).unwrap_or(0));
         self.xids.push(xid);
         self.body.rows.push(Row {
             event_id,
-            timestamp_ms: record_timestamp(rows.i64(row, 3).unwrap_or(self.rules.now), self.rules.now),
+            timestamp_ms: record_timestamp(integer(3).unwrap_or(self.rules.now), self.rules.now),
             start,
             aggregate_type,
             key,
@@ -166,7 +168,7 @@ impl Reader {
             headers,
             payload,
         });
-        let given = rows.text(row, 8);
+        let given = values[8].map(text_of);
         let resolved = self.topic(given, window);
         let event = self.body.event(self.body.rows.len() as u32 - 1);
         let caller_headers = caller_headers(event.headers);
@@ -175,9 +177,7 @@ impl Reader {
             payload,
             caller_headers.iter().map(|(name, value)| (name.len(), value.len())),
         ) + own_headers_bytes(event.event_type, event.aggregate_type);
-        let later = rows
-            .i64(row, 4)
-            .is_some_and(|available_at| available_at > self.rules.now);
+        let later = integer(4).is_some_and(|available_at| available_at > self.rules.now);
         let fate = match (&resolved, later) {
             (_, true) => Fate::Scheduled,
             (Err(error), _) => Fate::Defect(error.clone()),
