@@ -6,9 +6,9 @@
 //!
 //! Only rules that hold for ever stand here. What depends on settings (the topic that the template makes, the size of the whole) is `outbox_emit`'s, and the relay's.
 
-use crate::pg::call::{Args, byte_len, jsonb_text};
+use crate::pg::call::{Args, byte_len};
 use crate::pg::error::raise;
-use crate::pg::xact;
+use crate::pg::{jsonb, xact};
 use outbox_core::{record, topic};
 use pgrx::PgSqlErrorCode;
 use pgrx::prelude::*;
@@ -107,7 +107,7 @@ pub fn check_headers(headers: pg_sys::Datum) -> usize {
             hint,
         )
     };
-    let text = jsonb_text(headers);
+    let text = jsonb::text(headers);
     let object = match serde_json::from_str::<serde_json::Value>(&text) {
         Ok(serde_json::Value::Object(object)) => object,
         Ok(other) => refuse(

@@ -5,10 +5,10 @@
 
 mod insert;
 
-use crate::pg::call::{Args, jsonb_text_len, uuid_bytes};
-use crate::pg::catalog;
+use crate::pg::call::{Args, uuid_bytes};
 use crate::pg::error::{raise, raise_null};
 use crate::pg::spi::{text_datum, uuid_datum};
+use crate::pg::{catalog, jsonb};
 use crate::{guc, rules, wakeup};
 use outbox_core::record;
 use pgrx::PgSqlErrorCode;
@@ -57,7 +57,7 @@ fn outbox_emit(fcinfo: pg_sys::FunctionCallInfo) -> pgrx::Uuid {
     let topic = args.text(5);
     check_topic(topic, aggregate_type, event_type);
     let own = record::own_headers_bytes(event_type, aggregate_type);
-    check_size(aggregate_id.len(), header_bytes + own, jsonb_text_len(payload));
+    check_size(aggregate_id.len(), header_bytes + own, jsonb::text_len(payload));
     let event_id = args
         .datum(6)
         .map(uuid_bytes)

@@ -8,7 +8,6 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
     ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
 };
 use pgrx::{FromDatum, PgSqlErrorCode, pg_sys};
-use std::cell::Cell;
 
 /// The arguments of the function call in progress.
 #[derive(Clone, Copy)]
@@ -81,62 +80,6 @@ unsafe impl SqlTranslatable for Returned {
     const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;
     const ARGUMENT_SQL: Result<SqlMappingRef, ArgumentError> = Ok(SqlMappingRef::Skip);
     const RETURN_SQL: Result<ReturnsRef, ReturnsError> = Ok(ReturnsRef::One(SqlMappingRef::Skip));
-}
-
-/// Bytes of `jsonb::text` for a jsonb datum.
-pub fn jsonb_text_len(jsonb: Datum) -> usize {
-    with_jsonb_text(jsonb, <[u8]>::len)
-}
-
-/// `text` form of a jsonb datum.
-pub fn jsonb_text(jsonb: Datum) -> String {
-    with_jsonb_text(jsonb, |text| String::from_utf8_lossy(text).into_owned())
-}
-
-/// `jsonb::text`, copied to the end of `out`; returns how many bytes.
-pub fn append_jsonb_text(jsonb: Datum, out: &mut Vec<u8>) -> usize {
-    with_jsonb_text(jsonb, |text| {
-        out.extend_from_slice(text);
-        text.len()
-    })
-}
-
-/// A buffer above this is given back after its use.
-const JSONB_BUFFER_KEPT: i32 = 64 * 1024;
-
-thread_local! {
-    /// Where the text of a jsonb is made: kept, since making a buffer costs about as much as filling it.
-    static JSONB_BUFFER: Cell<pg_sys::StringInfo> = const { Cell::new(std::ptr::null_mut()) };
-}
-
-/// JsonbToCString is the body of jsonb_out, and so of the cast to text: the same bytes, without a text value around them.
-fn with_jsonb_text<R>(jsonb: Datum, read: impl FnOnce(&[u8]) -> R) -> R {
-    // SAFETY: the caller's SQL says jsonb. The buffer lives in TopMemoryContext, so an ERROR in between leaves it usable: it is reset first.
-    unsafe {
-        let mut buffer = JSONB_BUFFER.get();
-        if buffer.is_null() {
-            let previous = pg_sys::MemoryContextSwitchTo(pg_sys::TopMemoryContext);
-            buffer = pg_sys::makeStringInfo();
-            pg_sys::MemoryContextSwitchTo(previous);
-            JSONB_BUFFER.set(buffer);
-        }
-        pg_sys::resetStringInfo(buffer);
-        let stored: *mut pg_sys::varlena = jsonb.cast_mut_ptr();
-        let varlena = pg_sys::pg_detoast_datum(stored);
-        let value: *mut pg_sys::Jsonb = varlena.cast();
-        pg_sys::JsonbToCString(buffer, &raw mut (*value).root, pgrx::varsize_4b(varlena) as i32);
-        if varlena != stored {
-            pg_sys::pfree(varlena.cast());
-        }
-        let text = std::slice::from_raw_parts((*buffer).data.cast::<u8>(), (*buffer).len as usize);
-        let result = read(text);
-        if (*buffer).maxlen > JSONB_BUFFER_KEPT {
-            JSONB_BUFFER.set(std::ptr::null_mut());
-            pg_sys::pfree((*buffer).data.cast());
-            pg_sys::pfree(buffer.cast());
-        }
-        result
-    }
 }
 
 /// The text or bytea of a varlena datum, copied to the end of `out`; returns how many bytes.

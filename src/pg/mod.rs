@@ -8,6 +8,7 @@
 pub mod call;
 pub mod catalog;
 pub mod error;
+pub mod jsonb;
 pub mod record;
 pub mod runtime;
 pub mod spi;

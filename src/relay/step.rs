@@ -3,7 +3,8 @@
 //! One buffer holds the bytes of all rows; a row is offsets into it. The window keeps the buffer while an event of the step is unsent; librdkafka copies
 //! what it is given, so that is the only copy in between.
 
-use crate::pg::call::{append_jsonb_text, append_varlena, text_of, uuid_bytes};
+use crate::pg::call::{append_varlena, text_of, uuid_bytes};
+use crate::pg::jsonb;
 use crate::pg::spi::Rows;
 use outbox_core::partition::murmur2;
 use outbox_core::record::{HEADER_AGGREGATE_TYPE, HEADER_EVENT_TYPE, HEADER_ID, message_bytes, own_headers_bytes};
@@ -148,7 +149,7 @@ impl Reader {
         let start = self.body.bytes.len();
         let out = &mut self.body.bytes;
         let text = |value: Option<Datum>, out: &mut Vec<u8>| value.map_or(0, |datum| append_varlena(datum, out));
-        let json = |value: Option<Datum>, out: &mut Vec<u8>| value.map_or(0, |datum| append_jsonb_text(datum, out));
+        let json = |value: Option<Datum>, out: &mut Vec<u8>| value.map_or(0, |datum| jsonb::append_text(datum, out));
         let aggregate_type = text(values[5], out);
         let key = text(values[6], out);
         let event_type = text(values[7], out);

@@ -16,6 +16,7 @@ pub mod committed;
 pub mod db;
 pub mod guarded;
 pub mod install;
+pub mod json;
 pub mod judge;
 pub mod kafka_cluster;
 pub mod log_watch;

@@ -74,6 +74,8 @@ pub(crate) fn consumer(brokers: &str) -> BaseConsumer {
         .set("allow.auto.create.topics", "false")
         .set("enable.metrics.push", "false")
         .set("reconnect.backoff.max.ms", "500")
+        // A broker that stands still is asked once, and then another.
+        .set("socket.timeout.ms", "3000")
         .create()
         .expect("the consumer's settings are right")
 }

@@ -32,10 +32,10 @@ const SECONDS: &str = "OUTBOX_E2E_SOAK_SECONDS";
 const SEED: &str = "OUTBOX_E2E_SOAK_SEED";
 const SECONDS_DEFAULT: u64 = 60;
 
-const WRITERS: u64 = 6;
-/// Between two transactions of a writer: some 600 events a second in all, so that what piles up in a fault goes again on
-/// two cores that also carry the brokers.
-const REST: Duration = Duration::from_millis(20);
+const WRITERS: u64 = 8;
+/// Between two transactions of a writer, on average: less than the machine can do, so that what piles up in a fault goes
+/// again on two cores that also carry the brokers.
+const REST: Duration = Duration::from_millis(10);
 const LEASE_SECONDS: u64 = 3;
 /// From the server's taking connections to the first record, after the relay was killed.
 const FIRST_RECORD_MS_MAX: i64 = 5_000;

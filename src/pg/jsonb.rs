@@ -1,0 +1,240 @@
+//! The text of a jsonb value: byte for byte what the cast to text gives, written straight to where it is kept.
+//!
+//! PostgreSQL's own JsonbToCString copies each string, and appends it to its buffer character by character: it was a quarter of what the relay does for
+//! an event. The stored form read here (utils/jsonb.h) has not changed since jsonb came with PostgreSQL 9.4, since pg_upgrade leaves it in place:
+//!
+//! - a container: a word with the number of children and the kind, a word (JEntry) for each child, then the children's bytes. An object's children are its
+//!   keys and behind them its values, in the same order; a scalar at the top is an array of one that says so.
+//! - a JEntry: a type and either the child's length or, in every 32nd, the offset of its end from the first child's bytes.
+//! - numbers and containers begin at multiples of four; the padding before them counts to their length.
+//!
+//! Everything is read through slices: a damaged value is an error, never a read beyond it.
+
+use pgrx::pg_sys::{self, Datum};
+use std::cell::Cell;
+use std::ffi::CStr;
+
+const COUNT_MASK: u32 = 0x0FFF_FFFF;
+const IS_SCALAR: u32 = 0x1000_0000;
+const IS_OBJECT: u32 = 0x2000_0000;
+
+const LENGTH_MASK: u32 = 0x0FFF_FFFF;
+const HAS_END: u32 = 0x8000_0000;
+const TYPE_MASK: u32 = 0x7000_0000;
+const STRING: u32 = 0x0000_0000;
+const NUMERIC: u32 = 0x1000_0000;
+const FALSE: u32 = 0x2000_0000;
+const TRUE: u32 = 0x3000_0000;
+const NULL: u32 = 0x4000_0000;
+const CONTAINER: u32 = 0x5000_0000;
+
+const WORD: usize = 4;
+
+thread_local! {
+    /// Open containers, outermost first; empty between calls, kept for its memory.
+    static LEVELS: Cell<Vec<Level>> = const { Cell::new(Vec::new()) };
+    /// For those who want to know the length only.
+    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Scratch memory above this is given back.
+const SCRATCH_KEPT: usize = 64 * 1024;
+
+/// A container that is being written. Places are offsets into the whole value, so that its memory can be kept from one value to the next.
+struct Level {
+    is_object: bool,
+    is_scalar: bool,
+    /// Elements, or pairs.
+    count: usize,
+    /// The next one.
+    index: usize,
+    /// The first JEntry.
+    entries: usize,
+    /// The first child's bytes.
+    data: usize,
+    /// Ends, from `data`, of the key and of the value before the next one.
+    key_end: usize,
+    value_end: usize,
+}
+
+/// Appends the text of a jsonb datum to `out`; returns how many bytes.
+pub fn append_text(jsonb: Datum, out: &mut Vec<u8>) -> usize {
+    let before = out.len();
+    // SAFETY: the caller's SQL says jsonb: a varlena, detoasted here, whose content begins behind its header of four bytes. It is not changed meanwhile.
+    unsafe {
+        let stored: *mut pg_sys::varlena = jsonb.cast_mut_ptr();
+        let varlena = pg_sys::pg_detoast_datum(stored);
+        write(pgrx::varlena::varlena_to_byte_slice(varlena), out);
+        if varlena != stored {
+            pg_sys::pfree(varlena.cast());
+        }
+    }
+    out.len() - before
+}
+
+/// Bytes of the text of a jsonb datum.
+pub fn text_len(jsonb: Datum) -> usize {
+    with_scratch(|scratch| append_text(jsonb, scratch))
+}
+
+/// The text of a jsonb datum.
+pub fn text(jsonb: Datum) -> String {
+    with_scratch(|scratch| {
+        append_text(jsonb, scratch);
+        String::from_utf8_lossy(scratch).into_owned()
+    })
+}
+
+fn with_scratch<R>(work: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+    let mut scratch = SCRATCH.take();
+    scratch.clear();
+    let result = work(&mut scratch);
+    if scratch.capacity() <= SCRATCH_KEPT {
+        SCRATCH.set(scratch);
+    }
+    result
+}
+
+fn write(value: &[u8], out: &mut Vec<u8>) {
+    let mut levels = LEVELS.take();
+    levels.clear();
+    levels.push(open(value, 0, out));
+    while let Some(level) = levels.last_mut() {
+        if level.index == level.count {
+            match level {
+                Level { is_scalar: true, .. } => {}
+                Level { is_object: true, .. } => out.push(b'}'),
+                Level { .. } => out.push(b']'),
+            }
+            levels.pop();
+            continue;
+        }
+        if level.index > 0 {
+            out.extend_from_slice(b", ");
+        }
+        let data = level.data;
+        let entry_at = |index: usize| word(value, level.entries + index * WORD);
+        let value_index = if level.is_object {
+            let start = level.key_end;
+            level.key_end = end(entry_at(level.index), start);
+            write_string(&value[data + start..data + level.key_end], out);
+            out.extend_from_slice(b": ");
+            level.count + level.index
+        } else {
+            level.index
+        };
+        let entry = entry_at(value_index);
+        let start = level.value_end;
+        level.value_end = end(entry, start);
+        level.index += 1;
+        let end = data + level.value_end;
+        match entry & TYPE_MASK {
+            STRING => write_string(&value[data + start..end], out),
+            NUMERIC => write_numeric(&value[data + aligned(start)..end], out),
+            FALSE => out.extend_from_slice(b"false"),
+            TRUE => out.extend_from_slice(b"true"),
+            NULL => out.extend_from_slice(b"null"),
+            CONTAINER => {
+                let inner = open(value, data + aligned(start), out);
+                levels.push(inner);
+            }
+            other => pgrx::error!("unknown kind {other:#x} in a jsonb value"),
+        }
+    }
+    LEVELS.set(levels);
+}
+
+/// Begins the container at this offset.
+fn open(value: &[u8], at: usize, out: &mut Vec<u8>) -> Level {
+    let header = word(value, at);
+    let (is_object, is_scalar) = (header & IS_OBJECT != 0, header & IS_SCALAR != 0);
+    let count = (header & COUNT_MASK) as usize;
+    let entries = at + WORD;
+    let children = if is_object { 2 * count } else { count };
+    if !is_scalar {
+        out.push(if is_object { b'{' } else { b'[' });
+    }
+    Level {
+        is_object,
+        is_scalar,
+        count,
+        index: 0,
+        entries,
+        data: entries + children * WORD,
+        key_end: 0,
+        value_end: if is_object {
+            end_of_keys(value, entries, count)
+        } else {
+            0
+        },
+    }
+}
+
+/// Where an object's keys end and its values begin: back to the last key that has its end, and the lengths from there.
+fn end_of_keys(value: &[u8], entries: usize, count: usize) -> usize {
+    let mut offset = 0;
+    for index in (0..count).rev() {
+        let entry = word(value, entries + index * WORD);
+        offset += (entry & LENGTH_MASK) as usize;
+        if entry & HAS_END != 0 {
+            break;
+        }
+    }
+    offset
+}
+
+/// The end of a child that begins at `start`.
+fn end(entry: u32, start: usize) -> usize {
+    let number = (entry & LENGTH_MASK) as usize;
+    if entry & HAS_END != 0 { number } else { start + number }
+}
+
+fn aligned(offset: usize) -> usize {
+    offset.next_multiple_of(WORD)
+}
+
+fn word(value: &[u8], at: usize) -> u32 {
+    let bytes = value[at..at + WORD].try_into().unwrap_or_default();
+    u32::from_ne_bytes(bytes)
+}
+
+/// As escape_json (utils/adt/json.c): what JSON asks to be escaped, and nothing else.
+fn write_string(text: &[u8], out: &mut Vec<u8>) {
+    out.push(b'"');
+    let mut rest = text;
+    while let Some(at) = rest
+        .iter()
+        .position(|&byte| byte < b' ' || byte == b'"' || byte == b'\\')
+    {
+        out.extend_from_slice(&rest[..at]);
+        let short = match rest[at] {
+            b'\x08' => b'b',
+            b'\x0c' => b'f',
+            b'\n' => b'n',
+            b'\r' => b'r',
+            b'\t' => b't',
+            quote @ (b'"' | b'\\') => quote,
+            other => {
+                out.extend_from_slice(format!("\\u{other:04x}").as_bytes());
+                rest = &rest[at + 1..];
+                continue;
+            }
+        };
+        out.extend_from_slice(&[b'\\', short]);
+        rest = &rest[at + 1..];
+    }
+    out.extend_from_slice(rest);
+    out.push(b'"');
+}
+
+fn write_numeric(numeric: &[u8], out: &mut Vec<u8>) {
+    // SAFETY: a numeric as it is stored, at a multiple of four as it asks; its varlena header says its length. The text is palloc'd.
+    unsafe {
+        let datum = Datum::from(numeric.as_ptr());
+        let Some(text) = pgrx::direct_function_call::<&CStr>(pg_sys::numeric_out, &[Some(datum)]) else {
+            pgrx::error!("a number without a text in a jsonb value");
+        };
+        out.extend_from_slice(text.to_bytes());
+        pg_sys::pfree(text.as_ptr().cast_mut().cast());
+    }
+}
