@@ -81,21 +81,30 @@ const REFUSALS: [Code; 5] = [
     Code::PolicyViolation,
 ];
 
+/// Others for which a broker refuses a batch for good, so that the gapless producer fails.
+const CAUSES: [Code; 7] = [
+    Code::ClusterAuthorizationFailed,
+    Code::ThrottlingQuotaExceeded,
+    Code::InvalidProducerEpoch,
+    Code::OutOfOrderSequenceNumber,
+    Code::UnknownProducerId,
+    Code::InvalidRequiredAcks,
+    Code::Unknown,
+];
+
 /// What the fatal error of a producer means.
 ///
 /// A refused batch makes the gapless producer fail with a code of its own and the cause in the text
 /// only (`rd_kafka_handle_Produce_error`: "... failed: <cause> (broker ..."). The reports of that
 /// batch may never come, so the cause is looked for here too: it is no reason to build the same
-/// batch again.
+/// batch again. With the cause known the error reads as a report of it does; librdkafka's text holds
+/// numbers that differ with each producer, and so would be news in the log each time.
 pub(crate) fn fatal_failure(code: Code, text: String) -> Failure {
-    let is_refusal = code == Code::GaplessGuarantee
-        && REFUSALS
-            .iter()
-            .any(|cause| text.contains(&format!("failed: {} (broker", native::description(*cause))));
-    if is_refusal {
-        Failure::Refused { text }
-    } else {
-        Failure::Producer { text }
+    let is_cause = |cause: &&Code| text.contains(&format!("failed: {} (broker", native::description(**cause)));
+    let cause = (code == Code::GaplessGuarantee).then(|| REFUSALS.iter().chain(&CAUSES).find(is_cause));
+    match cause.flatten() {
+        Some(cause) => failure(*cause),
+        None => Failure::Producer { text },
     }
 }
 
@@ -160,6 +169,17 @@ mod tests {
         assert!(matches!(refused, Failure::Refused { .. }), "{refused:?}");
         let other = fatal_failure(Code::GaplessGuarantee, text(Code::ClusterAuthorizationFailed));
         assert!(matches!(other, Failure::Producer { .. }), "{other:?}");
+    }
+
+    #[test]
+    fn a_fatal_error_reads_as_its_cause_whatever_the_producers_number() {
+        let fatal = |id: u32| {
+            let cause = native::description(Code::ClusterAuthorizationFailed);
+            let text = format!("ProduceRequest for t [0] failed: {cause} (broker 1 PID{{Id:{id},Epoch:0}})");
+            fatal_failure(Code::GaplessGuarantee, text).to_string()
+        };
+        assert_eq!(fatal(1), fatal(2));
+        assert_eq!(fatal(1), failure(Code::ClusterAuthorizationFailed).to_string());
     }
 
     #[test]
