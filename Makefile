@@ -2,7 +2,7 @@
 # Variables: PG_CONFIG=/path/to/pg_config chooses the PostgreSQL; OUTBOX_TEST_BROKERS=host:port uses that Kafka in tests.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install demo demo-down env test lint test-unit test-exports test-sql test-isolation test-e2e soak bench fmt clean
+.PHONY: help setup build install demo demo-down env test lint test-unit test-exports test-sql test-isolation test-e2e soak bench bench-quick fmt clean
 
 ifdef PG_CONFIG
 export PG_CONFIG
@@ -53,8 +53,11 @@ test-e2e: ## end to end: real PostgreSQL, real Kafka
 soak: ## the guarantee under random faults: make soak SECONDS=1800 SEED=1
 	@scripts/soak.sh "$(or $(SECONDS),300)" $(SEED)
 
-bench: ## measure against the floors of the same work (ten minutes); BENCH="drain --rounds 3" measures only that
+bench: ## measure beside peers and floors (half an hour); BENCH="drain --rounds 2" measures only that, BENCH=flatness part two
 	@scripts/bench.sh $(BENCH)
+
+bench-quick: ## a look at the same, small and provisional (minutes)
+	@scripts/bench.sh --rounds 1 --scale 0.1
 
 fmt: ## format the Rust code
 	@cargo fmt --all

@@ -44,6 +44,11 @@ impl Scale {
         ((full as f64 * self.0 / 1_000.0).ceil() as usize).max(1) * 1_000
     }
 
+    /// So many, but at least one.
+    pub fn share(self, full: usize) -> usize {
+        ((full as f64 * self.0) as usize).max(1)
+    }
+
     /// So many seconds, but no fewer than show anything.
     pub fn seconds(self, full: u64) -> u64 {
         ((full as f64 * self.0) as u64).max(2)

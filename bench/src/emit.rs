@@ -1,20 +1,23 @@
 //! Row 3: `outbox_emit` against a plain INSERT of the same row into a table with only a primary key. Autocommit, fsync
-//! on, one connection and 16; the relay publishes meanwhile, as in production, and once more with the relay switched off,
+//! on, 1, 16 and 64 connections; the relay publishes meanwhile, as in production, and once more with the relay switched off,
 //! which tells the statement's own cost from that of sharing the cores with relay and broker.
 
 use outbox_e2e::Db;
 use serde_json::{Value, json};
 
+use crate::args::Scale;
 use crate::backlog::{AGGREGATES, EVENT_TYPE, payload};
 use crate::pgbench::{self, Speed};
 use crate::report::{Figure, Grid, Section};
 use crate::stand::{Stand, settle_disks};
 use crate::stats::median;
 
-const CONNECTIONS: [usize; 2] = [1, 16];
+const CONNECTIONS: [usize; 3] = [1, 16, 64];
 /// Long enough for thousands of commits, short enough that a round sees the same machine three times.
-const SECONDS: u32 = 5;
-const BAR: f64 = 1.2;
+const SECONDS: u64 = 5;
+const TIMES_BAR: f64 = 1.15;
+/// With the most connections: the share of the plain INSERT's commits.
+const RATE_BAR: f64 = 0.95;
 
 /// The row an application would write by itself. The id comes from the same function, so that the keys are alike.
 const PLAIN_TABLE: &str = "CREATE TABLE plain_event (
@@ -50,8 +53,9 @@ impl Round {
     }
 }
 
-pub fn measure(rounds: usize) -> Section {
-    eprintln!("emit: {rounds} rounds of 3 times {SECONDS} s, on 1 connection and on 16");
+pub fn measure(rounds: usize, scale: Scale) -> Section {
+    let seconds = scale.seconds(SECONDS) as u32;
+    eprintln!("emit: {rounds} rounds of 3 times {seconds} s, on {CONNECTIONS:?} connections");
     let stand = Stand::new(&[]);
     let mut db = stand.db();
     db.run(PLAIN_TABLE);
@@ -64,6 +68,7 @@ pub fn measure(rounds: usize) -> Section {
         ),
         emit: script("SELECT outbox_emit(", &aggregate_type),
         payload: payload(123_456),
+        seconds,
     };
     // Files grown, connections and plans known: none of this belongs to the first round.
     bench.plain(&mut db, 1, 1);
@@ -98,6 +103,8 @@ struct Bench<'a> {
     insert: String,
     emit: String,
     payload: String,
+    /// Of a run.
+    seconds: u32,
 }
 
 impl Bench<'_> {
@@ -106,9 +113,9 @@ impl Bench<'_> {
         let (mut plain, mut emit, mut emit_relay_off) = (None, None, None);
         for turn in 0..3 {
             match (number + turn) % 3 {
-                0 => plain = Some(self.plain(db, connections, SECONDS)),
-                1 => emit = Some(self.emit(db, connections, SECONDS)),
-                _ => emit_relay_off = Some(self.emit_relay_off(db, connections, SECONDS)),
+                0 => plain = Some(self.plain(db, connections, self.seconds)),
+                1 => emit = Some(self.emit(db, connections, self.seconds)),
+                _ => emit_relay_off = Some(self.emit_relay_off(db, connections, self.seconds)),
             }
         }
         Round {
@@ -159,18 +166,36 @@ fn section(rounds: &[Round]) -> Section {
         } else {
             format!("{connections} connections")
         };
+        let most = connections == CONNECTIONS[CONNECTIONS.len() - 1];
         figures.extend([
+            Figure::at_most(
+                format!("outbox_emit / INSERT, {on}, relay off"),
+                over(Round::ratio_relay_off),
+                "times",
+                TIMES_BAR,
+            )
+            .only(connections == 1),
             Figure::at_most(
                 format!("outbox_emit / INSERT, {on}, relay publishing"),
                 over(Round::ratio),
                 "times",
-                BAR,
-            ),
-            Figure::plain(
-                format!("outbox_emit / INSERT, {on}, relay off"),
-                over(Round::ratio_relay_off),
+                TIMES_BAR,
+            )
+            .only(connections == 1),
+            Figure::at_least(
+                format!("commits: outbox_emit / INSERT, {on}, relay off"),
+                1.0 / over(Round::ratio_relay_off),
                 "times",
-            ),
+                RATE_BAR,
+            )
+            .only(most),
+            Figure::at_least(
+                format!("commits: outbox_emit / INSERT, {on}, relay publishing"),
+                1.0 / over(Round::ratio),
+                "times",
+                RATE_BAR,
+            )
+            .only(most),
             Figure::plain(format!("  INSERT, {on}"), over(|round| round.plain.milliseconds), "ms"),
             Figure::plain(
                 format!("  outbox_emit, {on}, relay publishing"),

@@ -7,18 +7,20 @@ use outbox_e2e::wait::let_pass;
 use outbox_e2e::{Db, Emit, seconds, wait};
 use serde_json::json;
 
+use crate::args::Scale;
 use crate::backlog::{EVENT_TYPE, payload};
 use crate::process;
 use crate::report::{Figure, Grid, Section};
 use crate::stand::Stand;
 
-const MINUTE: Duration = Duration::from_secs(60);
+const SECONDS: u64 = 60;
 const CPU_BAR_PERCENT: f64 = 0.2;
 /// Nothing may have happened for so long before the minute begins.
 const QUIET: Duration = Duration::from_secs(5);
 
-pub fn measure() -> Section {
-    eprintln!("idle: a minute");
+pub fn measure(scale: Scale) -> Section {
+    let minute = seconds(scale.seconds(SECONDS));
+    eprintln!("idle: {minute:?}");
     let stand = Stand::new(&[
         // The server's own writers of WAL are off: every byte would be the extension's.
         ("autovacuum", "off"),
@@ -52,13 +54,13 @@ pub fn measure() -> Section {
     let launcher: i32 = db.one("SELECT pid FROM pg_stat_activity WHERE backend_type = 'outbox_ext launcher'");
     let cpu_before = [relay, launcher].map(cpu);
     let before = used(&mut db);
-    let_pass(MINUTE);
+    let_pass(minute);
     let after = used(&mut db);
     let cpu_after = [relay, launcher].map(cpu);
     assert_eq!(db.relay(), relay, "the same relay all the time");
     stand.end();
 
-    let percent = |process: usize| (cpu_after[process] - cpu_before[process]) / MINUTE.as_secs_f64() * 100.0;
+    let percent = |process: usize| (cpu_after[process] - cpu_before[process]) / minute.as_secs_f64() * 100.0;
     let ids = after.transaction_id - before.transaction_id;
     let wal = after.wal - before.wal;
     Section {
@@ -81,7 +83,7 @@ pub fn measure() -> Section {
         },
         notes: Vec::new(),
         raw: json!({
-            "seconds": MINUTE.as_secs(), "transaction_ids": ids, "wal_bytes": wal,
+            "seconds": minute.as_secs(), "transaction_ids": ids, "wal_bytes": wal,
             "relay_cpu_percent": percent(0), "launcher_cpu_percent": percent(1),
         }),
     }

@@ -10,6 +10,7 @@ use outbox_e2e::{Emit, Random, seconds};
 use outbox_kafka::Record;
 use serde_json::json;
 
+use crate::args::Scale;
 use crate::backlog::{AGGREGATES, EVENT_TYPE, payload};
 use crate::consumer::Waiting;
 use crate::floor;
@@ -32,13 +33,14 @@ struct Round {
     whole: Vec<f64>,
 }
 
-pub fn measure(rounds: usize) -> Section {
-    eprintln!("latency: {rounds} rounds of {EVENTS} events each way");
+pub fn measure(rounds: usize, scale: Scale) -> Section {
+    let events = scale.share(EVENTS);
+    eprintln!("latency: {rounds} rounds of {events} events each way");
     let stand = Stand::new(&[]);
     let (mut outbox, mut alone) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
-        alone.push(round_alone(&stand));
-        outbox.push(round_outbox(&stand));
+        alone.push(round_alone(&stand, events));
+        outbox.push(round_outbox(&stand, events));
         let (Some(outbox), Some(alone)) = (outbox.last(), alone.last()) else {
             unreachable!("pushed above")
         };
@@ -103,11 +105,11 @@ fn section(outbox: &[Round], alone: &[Round]) -> Section {
     }
 }
 
-fn round_outbox(stand: &Stand) -> Round {
+fn round_outbox(stand: &Stand, events: usize) -> Round {
     let mut db = stand.db();
     let (aggregate_type, topic) = stand.new_topic("latency");
     let consumer = Waiting::start(stand.broker.address(), &topic);
-    run_round(&consumer, |number| {
+    run_round(&consumer, events, |number| {
         let sent = Instant::now();
         let id = db.emit(&Emit {
             event_type: EVENT_TYPE,
@@ -117,12 +119,12 @@ fn round_outbox(stand: &Stand) -> Round {
     })
 }
 
-fn round_alone(stand: &Stand) -> Round {
+fn round_alone(stand: &Stand, events: usize) -> Round {
     let (aggregate_type, topic) = stand.new_topic("floor");
     let consumer = Waiting::start(stand.broker.address(), &topic);
     let producer = floor::producer(stand.broker.address());
     let mut reports = Vec::new();
-    run_round(&consumer, |number| {
+    run_round(&consumer, events, |number| {
         // The reports of earlier records, so that they do not pile up.
         floor::take(&producer, &mut reports);
         let id = format!("{number:036}");
@@ -149,10 +151,10 @@ fn round_alone(stand: &Stand) -> Round {
 }
 
 /// `publish` returns the event's id, when it was begun, and when it was done.
-fn run_round(consumer: &Waiting, mut publish: impl FnMut(usize) -> (String, Instant, Instant)) -> Round {
+fn run_round(consumer: &Waiting, events: usize, mut publish: impl FnMut(usize) -> (String, Instant, Instant)) -> Round {
     let mut random = Random::from_clock();
     let mut round = Round::default();
-    for number in 0..WARM_UP + EVENTS {
+    for number in 0..WARM_UP + events {
         let (id, begun, done) = publish(number);
         let (arrived_id, arrived) = consumer.next(seconds(20));
         assert_eq!(arrived_id, id, "one event at a time, each once");

@@ -67,13 +67,13 @@ fn measure(options: &Options) {
             // Again before each row: somebody may have started something since.
             busy = busy.max(process::busy_cores());
             match row {
-                Row::Latency => vec![latency::measure(options.rounds)],
+                Row::Latency => vec![latency::measure(options.rounds, options.scale)],
                 Row::Rates => vec![rates::measure(options.rounds, options.scale)],
                 Row::Sustained => vec![sustained::measure(options.rounds, options.scale)],
                 Row::Flatness => vec![flatness::measure(options.scale, options.only.as_deref())],
                 Row::Drain => drain::measure(options.rounds, options.scale),
-                Row::Emit => vec![emit::measure(options.rounds)],
-                Row::Idle => vec![idle::measure()],
+                Row::Emit => vec![emit::measure(options.rounds, options.scale)],
+                Row::Idle => vec![idle::measure(options.scale)],
             }
         })
         .collect();
