@@ -322,6 +322,7 @@ fn section(size: Size, rounds: &[Round]) -> Section {
             lines: lines.collect(),
         },
         notes: Vec::new(),
+        plots: Vec::new(),
         raw: json!({ "rounds": rounds.iter().map(Round::json).collect::<Vec<_>>() }),
     }
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::args::Scale;
 use crate::backlog::{self, Size};
 use crate::peers::{Kind, Peer, Tuning, Way};
+use crate::plot::{Bar, Plot};
 use crate::process;
 use crate::report::{Figure, Grid, Section};
 use crate::stand::{Stand, settle_disks};
@@ -296,8 +297,40 @@ pub fn section(rounds: &[(Ours, Vec<Drained>)]) -> Section {
             lines: drains.clone().map(Drained::cells).collect(),
         },
         notes: Vec::new(),
+        plots: plots(rounds),
         raw: json!({ "drains": drains.map(Drained::json).collect::<Vec<_>>() }),
     }
+}
+
+/// Rate and CPU of us and of all that were measured every round.
+fn plots(rounds: &[(Ours, Vec<Drained>)]) -> Vec<Plot> {
+    let bars = |ours: fn(&Ours) -> f64, theirs: fn(&Drained) -> f64| {
+        let own = Bar {
+            label: Kind::Outbox.name().to_owned(),
+            value: over(rounds, |(own, _)| ours(own)),
+            is_ours: true,
+        };
+        let others = EVERY_ROUND.iter().enumerate().map(|(place, case)| Bar {
+            label: case.kind.name().to_owned(),
+            value: over(rounds, |(_, peers)| theirs(&peers[place])),
+            is_ours: false,
+        });
+        std::iter::once(own).chain(others).collect()
+    };
+    vec![
+        Plot {
+            name: "drain",
+            title: "Drain of a backlog".to_owned(),
+            unit: "events/s",
+            bars: bars(|own| own.rate, |peer| peer.rate),
+        },
+        Plot {
+            name: "cpu",
+            title: "CPU time of the relay side while draining".to_owned(),
+            unit: "us an event",
+            bars: bars(|own| own.cpu_per_event, |peer| peer.cpu_per_event),
+        },
+    ]
 }
 
 /// Medians, and ratios to each of the peers: the median of the rounds' ratios.

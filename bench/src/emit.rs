@@ -243,6 +243,7 @@ fn section(rounds: &[Round]) -> Section {
             lines: lines.collect(),
         },
         notes: Vec::new(),
+        plots: Vec::new(),
         raw: json!({ "rounds": rounds.iter().map(Round::json).collect::<Vec<_>>() }),
     }
 }

@@ -14,6 +14,7 @@ use crate::args::Scale;
 use crate::backlog::{self, Size};
 use crate::flatness_lines;
 use crate::load::Load;
+use crate::plot::{Bar, Plot};
 use crate::process;
 use crate::report::{Figure, Grid, Section};
 use crate::stand::{Stand, settle_disks};
@@ -282,6 +283,19 @@ pub fn measure(scale: Scale, only: Option<&str>) -> Section {
             lines: lines.iter().map(Line::cells).collect(),
         },
         notes: Vec::new(),
+        plots: vec![Plot {
+            name: "flatness",
+            title: "CPU an event, times that of a small clean table".to_owned(),
+            unit: "times",
+            bars: lines
+                .iter()
+                .map(|line| Bar {
+                    label: line.name.clone(),
+                    value: line.ratio(),
+                    is_ours: true,
+                })
+                .collect(),
+        }],
         raw: json!({ "lines": lines.iter().map(Line::json).collect::<Vec<_>>() }),
     }
 }

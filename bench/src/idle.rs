@@ -82,6 +82,7 @@ pub fn measure(scale: Scale) -> Section {
             lines: Vec::new(),
         },
         notes: Vec::new(),
+        plots: Vec::new(),
         raw: json!({
             "seconds": minute.as_secs(), "transaction_ids": ids, "wal_bytes": wal,
             "relay_cpu_percent": percent(0), "launcher_cpu_percent": percent(1),

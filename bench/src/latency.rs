@@ -97,6 +97,7 @@ fn section(outbox: &[Round], alone: &[Round]) -> Section {
             lines: lines.collect(),
         },
         notes: Vec::new(),
+        plots: Vec::new(),
         raw: json!({
             "outbox_ms": outbox.iter().map(|round| &round.after).collect::<Vec<_>>(),
             "outbox_from_statement_ms": outbox.iter().map(|round| &round.whole).collect::<Vec<_>>(),

@@ -19,6 +19,7 @@ mod load;
 mod machine;
 mod peers;
 mod pgbench;
+mod plot;
 mod process;
 mod rates;
 mod report;

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::args::Scale;
 use crate::load::{self, Load, Times};
 use crate::peers::{Kind, Peer, Tuning, Way};
+use crate::plot::{Bar, Plot};
 use crate::process;
 use crate::report::{Figure, Grid, Section};
 use crate::stand::{Stand, settle_disks};
@@ -254,6 +255,14 @@ fn section(runs: &[Run]) -> Section {
             }
         }
     }
+    let bars = [("p50", 50.0), ("p99", 99.0)].iter().flat_map(|(what, percent)| {
+        SYSTEMS.map(|system| Bar {
+            label: format!("{}, {what}", system.name()),
+            value: of(system, BAR_RATE, &|run| run.at(*percent)).expect("every system was measured"),
+            is_ours: system == ours,
+        })
+    });
+    let bars = bars.collect();
     Section {
         name: "rates",
         title: "Commit to consumer at given rates",
@@ -283,6 +292,12 @@ fn section(runs: &[Run]) -> Section {
             lines: runs.iter().map(Run::cells).collect(),
         },
         notes: Vec::new(),
+        plots: vec![Plot {
+            name: "latency",
+            title: format!("Commit to consumer at {BAR_RATE} events/s"),
+            unit: "ms",
+            bars,
+        }],
         raw: json!({ "runs": runs.iter().map(Run::json).collect::<Vec<_>>() }),
     }
 }

@@ -7,6 +7,7 @@ use outbox_e2e::shell::{repository, target};
 use serde_json::{Value, json};
 
 use crate::machine::Machine;
+use crate::plot::Plot;
 
 /// One line of the table.
 pub struct Figure {
@@ -94,7 +95,7 @@ impl Figure {
 }
 
 /// Three digits that count; whole numbers with a comma at each thousand.
-fn readable(value: f64) -> String {
+pub fn readable(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
         small if small < 0.1 => format!("{value:.3}"),
@@ -127,6 +128,7 @@ pub struct Section {
     pub figures: Vec<Figure>,
     pub grid: Grid,
     pub notes: Vec<String>,
+    pub plots: Vec<Plot>,
     /// Everything that was measured.
     pub raw: Value,
 }
@@ -184,6 +186,9 @@ impl Report {
                 &HEAD,
                 section.figures.iter().map(|figure| figure.cells().to_vec()),
             ));
+            for plot in &section.plots {
+                let _ = writeln!(text, "\n![{}]({}.svg)", plot.title, plot.name);
+            }
             for note in &section.notes {
                 let _ = writeln!(text, "\n{note}");
             }
@@ -223,7 +228,11 @@ impl Report {
         let raw = serde_json::to_string(&self.json()).expect("a value is always written") + "\n";
         let written = fs::create_dir_all(&folder)
             .and_then(|()| fs::write(file("md"), self.markdown()))
-            .and_then(|()| fs::write(file("json"), raw));
+            .and_then(|()| fs::write(file("json"), raw))
+            .and_then(|()| {
+                let mut plots = self.sections.iter().flat_map(|section| &section.plots);
+                plots.try_for_each(|plot| fs::write(folder.join(format!("{}.svg", plot.name)), plot.svg()))
+            });
         written.unwrap_or_else(|error| panic!("cannot write to {}: {error}", folder.display()));
         println!("kept in {}", file("md").display());
     }

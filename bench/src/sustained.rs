@@ -135,6 +135,7 @@ fn section(runs: &[Run]) -> Section {
                 .collect(),
         },
         notes: Vec::new(),
+        plots: Vec::new(),
         raw: json!({ "runs": runs.iter().map(|run| json!({
             "system": run.kind.key(), "written": run.written, "published": run.published, "behind": run.behind,
         })).collect::<Vec<_>>() }),
