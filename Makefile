@@ -57,7 +57,7 @@ bench: ## measure beside peers and floors (half an hour); BENCH="drain --rounds 
 	@scripts/bench.sh $(BENCH)
 
 bench-quick: ## a look at the same, small and provisional (minutes)
-	@scripts/bench.sh --rounds 1 --scale 0.1
+	@scripts/bench.sh --rounds 1 --scale 0.05
 
 fmt: ## format the Rust code
 	@cargo fmt --all

@@ -73,7 +73,7 @@ const EVERY_ROUND: [Case; 3] = [
     Case::usual(Kind::Polling(Way::Batch), Start::Warm, 500_000),
     Case::usual(Kind::Polling(Way::OneByOne), Start::Warm, 20_000),
 ];
-/// What is worth knowing beside it: measured once.
+/// What is worth knowing beside it: measured once, and only in a full run.
 const ONCE: [Case; 5] = [
     Case::usual(Kind::Debezium(Tuning::Throughput), Start::Cold, 500_000),
     Case::usual(Kind::Debezium(Tuning::Defaults), Start::Warm, 500_000),
@@ -132,7 +132,7 @@ impl Drained {
 
 /// Every peer once.
 pub fn measure_round(number: usize, scale: Scale) -> Vec<Drained> {
-    let once = if number == 0 { &ONCE[..] } else { &[] };
+    let once = if number == 0 && scale.is_full() { &ONCE[..] } else { &[] };
     EVERY_ROUND
         .iter()
         .chain(once)
