@@ -122,7 +122,7 @@ impl<'a> Session<'a> {
         }
         if !matches!(end, End::Superseded | End::Extension) {
             // What Kafka acknowledged in time need not be sent again.
-            let _ = self.settle();
+            while self.window.settleable() && !self.settling && self.settle().is_ok() {}
             let _ = self.transaction(Isolation::ReadCommitted, |session, spi| {
                 session.store.release(spi, &session.token)
             });

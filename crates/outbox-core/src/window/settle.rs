@@ -5,6 +5,9 @@ use super::event::AggregateKey;
 use super::step::{Repark, Settlement};
 use super::topics::TopicId;
 
+/// A settlement takes no further step once it has so many rows to write: they are written by one statement, in memory.
+const ROWS_ENOUGH: usize = 5_000;
+
 impl<B> Window<B> {
     /// Whether there is something to settle: the first step is complete, or an event was published late.
     pub fn settleable(&self) -> bool {
@@ -15,12 +18,18 @@ impl<B> Window<B> {
         self.steps.front().is_some_and(|step| step.undecided == 0)
     }
 
-    /// Takes the longest run of complete steps from the front. If its transaction fails, the window
+    /// Takes the longest run of complete steps from the front, or a part of it that parks many. If its transaction fails, the window
     /// is of no more use: drop it and start at the ledger.
     pub fn take_settlement(&mut self) -> Option<Settlement> {
         self.free_body_sent_out();
         let mut settlement = self.stalls.take_late();
         while self.first_is_complete() {
+            if settlement
+                .as_ref()
+                .is_some_and(|taken| taken.parks.len() + taken.reparks.len() >= ROWS_ENOUGH)
+            {
+                break;
+            }
             let step = self.steps.pop_front()?;
             self.first += 1;
             self.events -= step.events.len();

@@ -23,6 +23,19 @@ fn a_callers_delay_holds_nobody_back() {
 }
 
 #[test]
+fn many_rows_are_written_in_several_settlements() {
+    let mut story = Story::with_topic(1);
+    for _ in 0..4 {
+        let event = |_| story.meta((1, "a", "t"), Source::Log, Fate::Scheduled);
+        let events = (0..2_000).map(event).collect();
+        story.log_metas(events, 0);
+    }
+    let rows: Vec<usize> = (0..2).map(|_| story.settle().parks.len()).collect();
+    assert_eq!(rows, [6_000, 2_000], "whole steps, until there are enough");
+    assert!(!story.window.settleable());
+}
+
+#[test]
 fn a_due_event_waits_behind_a_held_aggregate() {
     let mut story = Story::with_topic(1);
     story.window.hold(AggregateKey::of("thing", "a"), 1, 1);
