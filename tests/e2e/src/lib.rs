@@ -9,6 +9,7 @@
 //! - Whatever is started is recorded in the run's folder first, so that the guard ends it however this process ends
 //!   (`run`).
 
+pub mod arrivals;
 pub mod audit;
 pub mod broker;
 pub mod cluster;
@@ -20,8 +21,10 @@ pub mod json;
 pub mod judge;
 pub mod kafka_cluster;
 pub mod log_watch;
+pub mod memory;
 pub mod mock;
 pub mod port;
+pub mod preload;
 pub mod proxy;
 pub mod random;
 pub mod refusal;
@@ -29,10 +32,10 @@ pub mod run;
 pub mod scenario;
 pub mod shell;
 pub mod silent_broker;
-pub mod stepped_clock;
 pub mod topic;
 pub mod wait;
 
+pub use arrivals::Arrivals;
 pub use broker::Broker;
 pub use cluster::{Cluster, Stop};
 pub use committed::{committed, committed_of};
@@ -41,8 +44,8 @@ pub use guarded::GuardedBroker;
 pub use judge::{Committed, Verdict, judge};
 pub use kafka_cluster::KafkaCluster;
 pub use mock::MockKafka;
+pub use preload::{SteppedClock, StuckResolver};
 pub use random::Random;
 pub use scenario::Scenario;
-pub use stepped_clock::SteppedClock;
 pub use topic::Record;
 pub use wait::{seconds, wait};

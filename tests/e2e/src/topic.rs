@@ -20,7 +20,7 @@ pub struct Record {
 }
 
 impl Record {
-    fn of(message: &BorrowedMessage) -> Record {
+    pub(crate) fn of(message: &BorrowedMessage) -> Record {
         let headers = message.headers().map(|headers| {
             let each = headers.iter();
             each.map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec)))

@@ -12,6 +12,7 @@ trials![
     scenario random_json_arrives_byte_for_byte,
     scenario odd_timestamps,
     scenario odd_keys_ids_and_payloads,
+    scenario compacted_topic_takes_every_event,
 ];
 
 /// Topic, key, value, headers and timestamp as the manual says (DBZ-01).
@@ -273,4 +274,27 @@ fn odd_keys_ids_and_payloads(name: &str) {
         "ffffffff-ffff-ffff-ffff-ffffffffffff",
     ];
     assert_eq!(ids, canonical);
+}
+
+/// PSN-12: a compacted topic wants a key in every record, also when it becomes one with events on their way.
+fn compacted_topic_takes_every_event(name: &str) {
+    let s = Scenario::begin(name);
+    let mut db = s.db();
+    let [compacted, becoming] = ["compacted", "becoming"].map(|word| s.aggregate_type(word));
+    let broker = Broker::shared();
+    let policy = ("cleanup.policy", "compact");
+    broker.create_topic_with(&topic_of(&compacted), 2, policy.0, policy.1);
+    broker.create_topic(&topic_of(&becoming), 2);
+    for n in 0..50 {
+        for kind in [&compacted, &becoming] {
+            db.emit_one(kind, "", &n.to_string());
+            db.emit_one(kind, &(n % 5).to_string(), &n.to_string());
+        }
+        if n == 25 {
+            broker.set_topic(&topic_of(&becoming), policy.0, policy.1);
+        }
+    }
+    let (verdict, _) = s.judge_all(&mut db, seconds(20));
+    verdict.assert_no_duplicates();
+    assert_eq!(verdict.committed, 200);
 }

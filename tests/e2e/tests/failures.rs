@@ -5,11 +5,12 @@ use std::time::Duration;
 use outbox_e2e::scenario::topic_of;
 use outbox_e2e::silent_broker::SilentBroker;
 use outbox_e2e::wait::{check, let_pass};
-use outbox_e2e::{Broker, Db, Scenario, committed, judge, seconds, wait};
+use outbox_e2e::{Broker, Db, Emit, Scenario, committed, judge, seconds, wait};
 
 trials![
     stops_broker broker_absent_at_start_and_again_later,
     scenario unknown_topic_holds_back_its_aggregates_only,
+    scenario event_for_another_topic_waits_behind_its_aggregate,
     scenario unpublishable_events_are_given_up_visibly,
     scenario no_transaction_is_open_while_waiting_for_kafka,
 ];
@@ -119,6 +120,54 @@ fn unknown_topic_holds_back_its_aggregates_only(name: &str) {
     );
     let published: bool = db.one("SELECT bool_and(state = 'published') FROM outbox_event");
     assert!(published);
+}
+
+/// ORD-05: an aggregate's first event is for a topic that does not exist, its next ones for one that does. They wait;
+/// another aggregate does not.
+fn event_for_another_topic_waits_behind_its_aggregate(name: &str) {
+    let s = Scenario::with(
+        name,
+        &[
+            ("outbox_ext.kafka_options", "allow.auto.create.topics=false"),
+            ("outbox_ext.retry_backoff_max", "1s"),
+        ],
+    );
+    s.allow("outbox_ext relay WARNING", "it names the topic that does not exist");
+    let mut db = s.db();
+    let kind = s.aggregate_type("mixed");
+    let (good, missing) = (topic_of(&kind), s.topic("missing"));
+    Broker::shared().create_topic(&good, 3);
+    db.emit(&Emit {
+        topic: Some(&missing),
+        ..Emit::new(&kind, "x", "\"first\"")
+    });
+    // Between topics there is no order; but what waits holds back what comes after.
+    db.wait_true("SELECT parked ->> 'topic' = '1' FROM outbox_status", seconds(20));
+    for n in 0..5 {
+        db.emit_one(&kind, "x", &n.to_string());
+    }
+    for n in 0..100 {
+        db.emit_one(&kind, "y", &n.to_string());
+    }
+    Broker::shared().wait_count(&good, 100, seconds(20));
+    let states = "SELECT array_agg(DISTINCT state ORDER BY state) FROM outbox_event WHERE aggregate_id = 'x'";
+    db.wait_true(&format!("SELECT ({states}) = '{{behind,retrying}}'"), seconds(10));
+    let_pass(seconds(3));
+    let records = Broker::shared().read(&good);
+    assert_eq!(records.len(), 100, "none of x");
+    assert!(records.iter().all(|record| record.key_text() == "y"));
+    Broker::shared().create_topic(&missing, 1);
+    db.wait_drained(seconds(20));
+    let records = [Broker::shared().read(&good), Broker::shared().read(&missing)].concat();
+    let verdict = judge(&committed(&mut db), &records);
+    verdict.assert_complete();
+    verdict.assert_in_order();
+    verdict.assert_no_duplicates();
+    let order: bool = db.one(
+        "SELECT (SELECT published_at FROM outbox_event WHERE topic IS NOT NULL)
+              <= (SELECT min(published_at) FROM outbox_event WHERE aggregate_id = 'x' AND topic IS NULL)",
+    );
+    assert!(order, "the first one went first");
 }
 
 /// PSN-01, PSN-10: what can never be published is given up at once, with the reason; it holds its own aggregate.

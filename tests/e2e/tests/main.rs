@@ -14,6 +14,7 @@ mod access;
 mod answers;
 mod atomic;
 mod attacks;
+mod bars;
 mod clock;
 mod contract;
 mod crash;
@@ -21,7 +22,9 @@ mod databases;
 mod dump;
 mod failures;
 mod faults;
+mod leases;
 mod load;
+mod names;
 mod order;
 mod poison;
 mod quiet;
@@ -80,11 +83,14 @@ fn main() {
         crash::trials(),
         clock::trials(),
         attacks::trials(),
+        bars::trials(),
         databases::trials(),
         dump::trials(),
         settings::trials(),
         failures::trials(),
         faults::trials(),
+        leases::trials(),
+        names::trials(),
         poison::trials(),
         answers::trials(),
         access::trials(),

@@ -132,6 +132,28 @@ fn retention_deletes_what_was_published_and_nothing_else(name: &str) {
     assert_eq!(records.len(), records_before + 1, "nothing comes again after a restart");
     assert!(records.iter().any(|record| record.id() == last));
 
+    // PSN-20: an id is free when its event was deleted, and refused for as long as it is there, published or not.
+    db.wait_true(
+        &format!("SELECT NOT EXISTS (SELECT FROM outbox_log WHERE event_id = '{last}')"),
+        seconds(20),
+    );
+    db.run("ALTER DATABASE app RESET outbox_ext.retention");
+    db.run("SELECT pg_reload_conf()");
+    let again = Emit {
+        event_id: Some(&last),
+        ..Emit::new(&kind, "last", "\"again\"")
+    };
+    assert_eq!(db.emit(&again), last);
+    db.wait_true(
+        &format!("SELECT state = 'published' FROM outbox_event WHERE event_id = '{last}'"),
+        seconds(10),
+    );
+    s.allow("outbox_log_pkey", "asked for");
+    let (code, _) = db.refused(&format!(
+        "SELECT outbox_emit('{kind}', 'last', 'Happened', '{{}}', event_id => '{last}')"
+    ));
+    assert_eq!(code, "23505");
+
     // What stayed is published when it can be.
     broker.limit_topic(&topic_of(&narrow), "1000000");
     assert_eq!(db.one::<i64>("SELECT outbox_retry_all()"), 1);
