@@ -13,11 +13,11 @@ use outbox_e2e::wait::{check, let_pass};
 use outbox_e2e::{Arrivals, Broker, Db, Scenario, committed, judge, seconds, wait};
 
 trials![
-    stops_broker_alone outage_of_a_quarter_of_an_hour,
+    stops_broker outage_of_a_quarter_of_an_hour,
     stops_broker_alone unwritable_topic_beside_50_good_ones,
     alone memory_of_a_backlog,
-    alone memory_of_large_payloads,
-    alone memory_of_parked_events,
+    scenario memory_of_large_payloads,
+    scenario memory_of_parked_events,
     alone memory_of_a_late_transaction,
 ];
 
@@ -30,7 +30,7 @@ fn of(short: u64, full: u64) -> u64 {
 /// KFK-01, LSE-09, OPS-02: however long no broker is there, nothing is lost, given up or counted, the log stays short,
 /// and everything is published within a minute of its return.
 fn outage_of_a_quarter_of_an_hour(name: &str) {
-    let (length, events) = (seconds(of(25, 900)), of(20_000, 200_000));
+    let (length, events) = (seconds(of(20, 900)), of(20_000, 200_000));
     let broker = Broker::prepare();
     broker.start();
     let s = Scenario::with_brokers(name, broker.address(), &[]);
@@ -105,7 +105,7 @@ const GOOD: u64 = 50;
 
 /// ORD-07, PSN-19: the good topics' latency with a topic beside them that may not be written, and without.
 fn unwritable_topic_beside_50_good_ones(name: &str) {
-    let length = seconds(of(10, 600));
+    let length = seconds(of(6, 600));
     let broker = Broker::prepare_with(&[
         "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found=true",
@@ -124,7 +124,7 @@ fn unwritable_topic_beside_50_good_ones(name: &str) {
     }
     let topics: Vec<String> = good.iter().map(|kind| topic_of(kind)).collect();
     // All lanes are warm, and so is the machine.
-    latencies(&s, &broker, &topics, &everywhere, seconds(3));
+    latencies(&s, &broker, &topics, &everywhere, seconds(2));
     db.wait_drained(seconds(20));
     let without = latencies(&s, &broker, &topics, &good, length);
 
@@ -274,7 +274,7 @@ fn watch(name: &str, what: &str, s: &Scenario, db: &mut Db, done: &str, deadline
 const DRAINED: &str = "SELECT NOT EXISTS (SELECT FROM outbox_pending)";
 
 fn memory_of_a_backlog(name: &str) {
-    let events = of(200_000, 2_000_000);
+    let events = of(100_000, 2_000_000);
     let (s, mut db) = switched_off(name, &[]);
     let kind = s.aggregate_type("backlog");
     db.run(&format!(
@@ -294,7 +294,7 @@ fn memory_of_a_backlog(name: &str) {
 }
 
 fn memory_of_large_payloads(name: &str) {
-    let events = of(60, 600);
+    let events = of(50, 600);
     let (s, mut db) = switched_off(name, &[]);
     let kind = s.aggregate_type("large");
     db.run(&format!(

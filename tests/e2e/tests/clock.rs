@@ -20,6 +20,7 @@ fn clock_steps(name: &str) {
             ("outbox_ext.lease_duration", "2s"),
             ("outbox_ext.max_attempts", "1000"),
             ("outbox_ext.retry_backoff_max", "1s"),
+            ("outbox_ext.kafka_options", "reconnect.backoff.max.ms=1000"),
         ],
     );
     s.allow("outbox_ext relay WARNING", "it says that no broker answers");

@@ -12,7 +12,11 @@ trials![scenario name_server_that_does_not_answer];
 /// answers something else.
 fn name_server_that_does_not_answer(name: &str) {
     let port = Broker::shared().address().rsplit(':').next().expect("a port");
-    let mut s = Scenario::with_brokers(name, &format!("kafka.test:{port}"), &[]);
+    let mut s = Scenario::with_brokers(
+        name,
+        &format!("kafka.test:{port}"),
+        &[("outbox_ext.kafka_options", "reconnect.backoff.max.ms=1000")],
+    );
     s.allow("outbox_ext relay WARNING", "it says that no broker can be reached");
     s.cluster.stop(Stop::Fast);
     let names = StuckResolver::of(&mut s.cluster);
