@@ -50,6 +50,8 @@ impl Db {
             .user("postgres")
             .dbname(database)
             .application_name("scenario")
+            // Questions about all events are taken for costly and compiled, for seconds, in which no stop of the server ends them.
+            .options("-c jit=off")
             .notice_callback(move |notice| {
                 let line = format!("{}: {}", notice.severity(), notice.message());
                 heard.lock().expect("nobody panics holding it").push(line);
