@@ -16,7 +16,7 @@ fn values(records: &[Record]) -> Vec<&str> {
     records.iter().map(|record| record.value_text()).collect()
 }
 
-/// Transaction, savepoint, PL/pgSQL exception block (BGW-41): exactly what survives is published, in order.
+/// Transaction, savepoint, PL/pgSQL exception block: exactly what survives is published, in order.
 fn rolled_back_events_are_not_published(name: &str) {
     let s = Scenario::begin(name);
     s.allow("ERROR:  deliberate", "the scenario raises it");
@@ -82,7 +82,7 @@ fn plain_insert_through_the_view(name: &str) {
     assert_eq!(records[0].id(), id);
 }
 
-/// BGW-42: rows that came in by COPY, without any call of ours, are published like others.
+/// Rows that came in by COPY, without any call of ours, are published like others.
 fn copy_of_ten_thousand_rows(name: &str) {
     let s = Scenario::begin(name);
     let mut db = s.db();

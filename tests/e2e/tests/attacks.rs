@@ -93,7 +93,7 @@ fn sequence_with_a_cache(name: &str) {
     assert_eq!(verdict.committed, 600);
 }
 
-/// BGW-10, BLT-10, PITFALLS of snapshots and rewrites: they get their lock soon, and the relay loses nothing to them.
+/// Commands that rewrite the table or take it for themselves get their lock soon, and the relay loses nothing to them.
 fn rewriting_the_table_under_load(name: &str) {
     let s = Scenario::begin(name);
     let types = [s.aggregate_type("rewrite")];

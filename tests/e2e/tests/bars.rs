@@ -27,7 +27,7 @@ fn of(short: u64, full: u64) -> u64 {
     if std::env::var_os(FULL).is_some() { full } else { short }
 }
 
-/// KFK-01, LSE-09, OPS-02: however long no broker is there, nothing is lost, given up or counted, the log stays short,
+/// However long no broker is there, nothing is lost, given up or counted, the log stays short,
 /// and everything is published within a minute of its return.
 fn outage_of_a_quarter_of_an_hour(name: &str) {
     let (length, events) = (seconds(of(20, 900)), of(20_000, 200_000));
@@ -103,7 +103,7 @@ const RATE: u64 = 500;
 const SESSIONS: u64 = 4;
 const GOOD: u64 = 50;
 
-/// ORD-07, PSN-19: the good topics' latency with a topic beside them that may not be written, and without.
+/// The good topics' latency with a topic beside them that may not be written, and without.
 fn unwritable_topic_beside_50_good_ones(name: &str) {
     let length = seconds(of(6, 600));
     let broker = Broker::prepare_with(&[

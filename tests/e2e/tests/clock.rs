@@ -9,7 +9,7 @@ trials![stops_broker clock_steps];
 
 const STEP_SECONDS: i64 = 600;
 
-/// LSE-07, in the form that a clock can take here: nobody but the server's processes reads one.
+/// Forward, back, and back in the middle of an outage.
 fn clock_steps(name: &str) {
     let broker = Broker::prepare();
     broker.start();

@@ -15,7 +15,7 @@ trials![
     scenario compacted_topic_takes_every_event,
 ];
 
-/// Topic, key, value, headers and timestamp as the manual says (DBZ-01).
+/// Topic, key, value, headers and timestamp as the manual says.
 fn record_holds_what_was_emitted(name: &str) {
     let s = Scenario::begin(name);
     let mut db = s.db();
@@ -71,7 +71,7 @@ fn record_holds_what_was_emitted(name: &str) {
     assert!(published, "both events are marked published");
 }
 
-/// A key goes to the partition that a Java producer would choose (KFK-16): the vectors were made by one.
+/// A key goes to the partition that a Java producer would choose: the vectors were made by one.
 fn record_lies_where_java_would_put_it(name: &str) {
     const PARTITIONS: i32 = 15;
     let s = Scenario::begin(name);
@@ -114,7 +114,7 @@ fn java_vectors() -> Vec<(String, i32)> {
         .collect()
 }
 
-/// What PostgreSQL stores is what arrives: PSN-06, PSN-07, PSN-17, DBZ-02, DBZ-04.
+/// What PostgreSQL stores is what arrives.
 fn json_values_arrive_byte_for_byte(name: &str) {
     let s = Scenario::begin(name);
     let mut db = s.db();
@@ -168,7 +168,7 @@ fn random_json_arrives_byte_for_byte(name: &str) {
     assert_eq!(records.len(), DOCUMENTS);
 }
 
-/// Times that PostgreSQL takes and Kafka does not (PSN-14): nothing stops, the manual's rules hold.
+/// Times that PostgreSQL takes and Kafka does not: nothing stops, the manual's rules hold.
 fn odd_timestamps(name: &str) {
     let s = Scenario::begin(name);
     s.allow("created_at must be finite", "asked for");
@@ -226,7 +226,7 @@ fn insert(kind: &str, id: &str, column: &str, time: &str) -> String {
     )
 }
 
-/// Empty keys are keys (PSN-09), an id is spelt in one way however it was given (PSN-21).
+/// Empty keys are keys, an id is spelt in one way however it was given.
 fn odd_keys_ids_and_payloads(name: &str) {
     let s = Scenario::begin(name);
     let mut db = s.db();
@@ -276,7 +276,7 @@ fn odd_keys_ids_and_payloads(name: &str) {
     assert_eq!(ids, canonical);
 }
 
-/// PSN-12: a compacted topic wants a key in every record, also when it becomes one with events on their way.
+/// A compacted topic wants a key in every record, also when it becomes one with events on their way.
 fn compacted_topic_takes_every_event(name: &str) {
     let s = Scenario::begin(name);
     let mut db = s.db();

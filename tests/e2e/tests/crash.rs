@@ -131,7 +131,7 @@ fn immediate_stop_under_asynchronous_commits(name: &str) {
     assert!(backwards.is_empty(), "{backwards:#?}");
 }
 
-/// BGW-31: the relay hands over what it has, settles and goes; nothing is published twice.
+/// The relay hands over what it has, settles and goes; nothing is published twice.
 fn fast_stop_under_load(name: &str) {
     let s = Scenario::begin(name);
     let types = [s.aggregate_type("busy")];
@@ -152,7 +152,7 @@ fn fast_stop_under_load(name: &str) {
     assert!(backwards.is_empty(), "{backwards:#?}");
 }
 
-/// BGW-09: pg_terminate_backend on every worker of ours, as maintenance scripts do.
+/// pg_terminate_backend on every worker of ours, as maintenance scripts do.
 fn terminated_workers_come_back(name: &str) {
     let s = Scenario::begin(name);
     let mut db = s.db();
@@ -176,13 +176,13 @@ fn terminated_workers_come_back(name: &str) {
         });
         db.emit_one(&kind, "1", &(round + 2).to_string());
         s.judge_all(&mut db, seconds(20));
-        // KFK-23: a client made in the postmaster would have threads there, and none in its children.
+        // A client made in the postmaster would have threads there, and none in its children.
         let threads = std::fs::read_dir(format!("/proc/{}/task", s.cluster.postmaster())).expect("it runs");
         assert_eq!(threads.count(), 1, "threads of the postmaster");
     }
 }
 
-/// BGW-36: a killed session makes the server restart everybody; the relay comes back with work to do.
+/// A killed session makes the server restart everybody; the relay comes back with work to do.
 fn killed_client_takes_the_relay_along(name: &str) {
     let s = Scenario::begin(name);
     s.allow("was terminated by signal 9", "the scenario kills a session");
@@ -209,7 +209,7 @@ fn killed_client_takes_the_relay_along(name: &str) {
     assert_eq!(verdict.committed, 100);
 }
 
-/// LSE-01: a relay that does not move is succeeded; when it wakes up it settles nothing and goes.
+/// A relay that does not move is succeeded; when it wakes up it settles nothing and goes.
 fn frozen_relay_is_succeeded(name: &str) {
     let s = Scenario::with(name, &[("outbox_ext.lease_duration", "2s")]);
     let mut db = s.db();

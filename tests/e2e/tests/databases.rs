@@ -81,7 +81,7 @@ fn two_databases(name: &str) {
     s.judge_all(&mut first, seconds(20));
 }
 
-/// BGW-35: with messages in flight the extension goes at once; a new one starts from nothing.
+/// With messages in flight the extension goes at once; a new one starts from nothing.
 fn drop_extension_under_load(name: &str) {
     let s = Scenario::begin(name);
     s.allow("client backend ERROR:  ", "the writers' functions vanish under them");
@@ -143,7 +143,7 @@ fn extension_in_a_schema_with_an_odd_name(name: &str) {
     });
 }
 
-/// BGW-01, BGW-02 with an idle relay.
+/// With an idle relay.
 fn drop_database_while_idle(name: &str) {
     let s = Scenario::begin(name);
     let mut db = s.db();

@@ -66,7 +66,7 @@ fn dump_into(s: &Scenario, options: &[&str], database: &str) {
     );
 }
 
-/// BGW-18, BGW-20.
+/// What was pending comes along, and nothing is published before somebody says so.
 fn restored_copy_waits_for_outbox_arm(name: &str) {
     let s = Scenario::begin(name);
     let (mut original, kind) = (s.db(), s.aggregate_type("original"));

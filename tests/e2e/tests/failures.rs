@@ -15,7 +15,7 @@ trials![
     scenario no_transaction_is_open_while_waiting_for_kafka,
 ];
 
-/// KFK-01, LSE-09: an outage costs nothing but time, at the start and in the middle.
+/// An outage costs nothing but time, at the start and in the middle.
 fn broker_absent_at_start_and_again_later(name: &str) {
     let broker = Broker::prepare();
     let s = Scenario::with_brokers(name, broker.address(), &[]);
@@ -71,7 +71,7 @@ fn assert_unharmed(broker: &Broker, db: &mut Db, kind: &str) {
     assert_eq!(ever, 0, "nor has anything ever been");
 }
 
-/// ORD-05, ORD-07: a topic that is not there parks its events and those behind them; the others flow; once it is
+/// A topic that is not there parks its events and those behind them; the others flow; once it is
 /// there, all arrive in order.
 fn unknown_topic_holds_back_its_aggregates_only(name: &str) {
     let s = Scenario::with(
@@ -122,7 +122,7 @@ fn unknown_topic_holds_back_its_aggregates_only(name: &str) {
     assert!(published);
 }
 
-/// ORD-05: an aggregate's first event is for a topic that does not exist, its next ones for one that does. They wait;
+/// An aggregate's first event is for a topic that does not exist, its next ones for one that does. They wait;
 /// another aggregate does not.
 fn event_for_another_topic_waits_behind_its_aggregate(name: &str) {
     let s = Scenario::with(
@@ -170,7 +170,7 @@ fn event_for_another_topic_waits_behind_its_aggregate(name: &str) {
     assert!(order, "the first one went first");
 }
 
-/// PSN-01, PSN-10: what can never be published is given up at once, with the reason; it holds its own aggregate.
+/// What can never be published is given up at once, with the reason; it holds its own aggregate.
 fn unpublishable_events_are_given_up_visibly(name: &str) {
     let s = Scenario::with(name, &[("outbox_ext.max_message_bytes", "10000")]);
     s.allow("outbox_ext relay WARNING", "it says what was given up");
@@ -215,7 +215,7 @@ fn unpublishable_events_are_given_up_visibly(name: &str) {
     );
 }
 
-/// BLT-02: a relay whose broker has gone silent holds neither a transaction nor a snapshot.
+/// A relay whose broker has gone silent holds neither a transaction nor a snapshot.
 fn no_transaction_is_open_while_waiting_for_kafka(name: &str) {
     let silent = SilentBroker::start();
     let s = Scenario::with_brokers(name, silent.address(), &[]);

@@ -118,7 +118,7 @@ impl Faulty {
     }
 }
 
-/// OPS-06, KFK-17, KFK-19: eight ways not to get a connection.
+/// Eight ways not to get a connection.
 fn faults_of_connections_read_differently(name: &str) {
     // Routing knows no way for TCP to it, and nothing leaves the machine.
     const UNREACHABLE: &str = "255.255.255.255:9092";
@@ -193,7 +193,7 @@ fn assert_unharmed(db: &mut Db, broker: &Broker, kind: &str) {
     assert_eq!(attempts, 0, "none of these is an event's fault");
 }
 
-/// OPS-06: the brokers are there, and a topic cannot be written.
+/// The brokers are there, and a topic cannot be written.
 fn faults_of_topics_read_differently(name: &str) {
     const ACLS: &str = "org.apache.kafka.tools.AclCommand";
     let broker = Broker::prepare_with(&[
@@ -261,7 +261,7 @@ fn faults_of_topics_read_differently(name: &str) {
     broker.stop();
 }
 
-/// KFK-13 on a single broker of librdkafka's own making: a real one counts a topic's only replica as enough.
+/// On a single broker of librdkafka's own making: a real one counts a topic's only replica as enough.
 fn too_few_replicas(name: &str) {
     let mock = MockCluster::new(1).expect("a mock cluster");
     let mut f = Faulty::begin(name, &mock.bootstrap_servers());

@@ -17,7 +17,7 @@ trials![
     scenario failover_to_an_asynchronous_standby,
 ];
 
-/// LSE-01, LSE-03: the relay freezes with events in flight. Its successor publishes them; when it wakes up it changes
+/// The relay freezes with events in flight. Its successor publishes them; when it wakes up it changes
 /// nothing that was settled.
 fn frozen_in_the_middle_of_a_backlog(name: &str) {
     const BACKLOG: usize = 200_000;
@@ -115,7 +115,7 @@ fn lease_taken_away_under_load(name: &str) {
     assert!(verdict.most_deliveries <= 1 + ROUNDS, "{}", verdict.summary());
 }
 
-/// LSE-13: a broker that acknowledges 20 events a second, half a second each batch, and a lease of one second.
+/// A broker that acknowledges 20 events a second, half a second each batch, and a lease of one second.
 fn slow_acknowledgements_outlast_the_lease(name: &str) {
     let mock = MockCluster::new(1).expect("a mock cluster");
     let s = Scenario::with_brokers(
@@ -153,7 +153,7 @@ fn holder(db: &mut Db) -> (i32, String) {
     (row.get(0), row.get(1))
 }
 
-/// LSE-17: the primary is lost, and with it what the standby never got. What survived arrives, with the ids it had; what
+/// The primary is lost, and with it what the standby never got. What survived arrives, with the ids it had; what
 /// did not is on the topic all the same: the price of asynchronous replication.
 fn failover_to_an_asynchronous_standby(name: &str) {
     let s = Scenario::begin(name);

@@ -8,7 +8,7 @@ use outbox_e2e::{Broker, Scenario, Stop, StuckResolver, seconds, shell, wait};
 
 trials![scenario name_server_that_does_not_answer];
 
-/// KFK-21: a thread of librdkafka hangs in the resolver, and nobody waits for it; no restart is needed when it answers, or
+/// A thread of librdkafka hangs in the resolver, and nobody waits for it; no restart is needed when it answers, or
 /// answers something else.
 fn name_server_that_does_not_answer(name: &str) {
     let port = Broker::shared().address().rsplit(':').next().expect("a port");

@@ -41,7 +41,7 @@ fn latency_of_a_single_event(name: &str) {
     assert!(median < Duration::from_millis(50), "median {median:?}, worst {worst:?}");
 }
 
-/// BLT-12. The server's own writers of WAL are switched off, so that every byte would be ours.
+/// The server's own writers of WAL are switched off, so that every byte would be ours.
 fn idle_uses_no_transaction_ids_and_no_wal(name: &str) {
     let s = Scenario::with(
         name,
@@ -73,7 +73,7 @@ fn used(db: &mut Db) -> (String, String) {
     (rows[0].get(0), rows[0].get(1))
 }
 
-/// KFK-10: the acknowledgement is noticed when it comes, not with the next event.
+/// The acknowledgement is noticed when it comes, not with the next event.
 fn one_event_then_silence(name: &str) {
     let s = Scenario::with(name, &[("outbox_ext.poll_interval", "60s")]);
     let mut db = s.db();

@@ -132,7 +132,7 @@ fn retention_deletes_what_was_published_and_nothing_else(name: &str) {
     assert_eq!(records.len(), records_before + 1, "nothing comes again after a restart");
     assert!(records.iter().any(|record| record.id() == last));
 
-    // PSN-20: an id is free when its event was deleted, and refused for as long as it is there, published or not.
+    // An id is free when its event was deleted, and refused for as long as it is there, published or not.
     db.wait_true(
         &format!("SELECT NOT EXISTS (SELECT FROM outbox_log WHERE event_id = '{last}')"),
         seconds(20),

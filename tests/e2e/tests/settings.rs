@@ -84,7 +84,7 @@ fn no_brokers_set(name: &str) {
     s.judge_all(&mut db, seconds(30));
 }
 
-/// OPS-08: off means off within seconds, with the lease released; on means that everything arrives.
+/// Off means off within seconds, with the lease released; on means that everything arrives.
 fn switched_off_and_on_under_load(name: &str) {
     let s = Scenario::begin(name);
     let types = [s.aggregate_type("switch")];
@@ -115,7 +115,7 @@ fn switched_off_and_on_under_load(name: &str) {
     s.judge_all(&mut db, seconds(30)).0.assert_no_duplicates();
 }
 
-/// BGW-06: emit and inbox work, the session lives, at most one warning; with the library loaded the events go out.
+/// Emit and inbox work, the session lives, at most one warning; with the library loaded the events go out.
 fn without_preload(name: &str) {
     let s = Scenario::with_brokers(name, Broker::shared().address(), &[("shared_preload_libraries", "")]);
     s.allow("WARNING", "it says that the library is not preloaded");
@@ -168,7 +168,7 @@ fn topic_template_changes(name: &str) {
     });
 }
 
-/// BGW-15, BGW-16, BGW-25: what a database sets for its sessions is not meant for the relay.
+/// What a database sets for its sessions is not meant for the relay.
 fn defaults_of_the_database_do_not_reach_the_relay(name: &str) {
     let s = Scenario::begin(name);
     let mut db = s.db();
