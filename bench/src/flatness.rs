@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::args::Scale;
 use crate::backlog::{self, Size};
 use crate::flatness_lines;
-use crate::load::Load;
+use crate::load::{self, Load};
 use crate::plot::{Bar, Plot};
 use crate::process;
 use crate::report::{Figure, Grid, Section};
@@ -198,8 +198,9 @@ impl Bench {
             number: self.loads,
             bare_produce: false,
         };
-        let times = load.run(RATE, Duration::from_secs(seconds));
-        let events = RATE as f64 * (seconds + 1) as f64;
+        let time = Duration::from_secs(seconds);
+        let times = load.run(RATE, time);
+        let events = load::events(RATE, time) as f64;
         assert_eq!(self.db.relay(), relay, "the same relay all the time");
         Probe {
             cpu: (process::cpu_seconds(relay) - cpu) / events * 1e6,

@@ -16,7 +16,11 @@ use crate::consumer::Waiting;
 use crate::stand::Stand;
 use crate::table::Table;
 
-/// Of each run, before what counts: the writers have connected, and the first event has made its way.
+/// Events of each run before what counts, and how far apart: each partition has had its first, for which producer and consumer ask
+/// the broker more than for later ones.
+const FIRST_EVENTS: usize = 60;
+const APART: Duration = Duration::from_millis(10);
+/// Of the schedule, before what counts.
 const WARM_UP: Duration = Duration::from_secs(1);
 /// An event that takes longer than this is called lost.
 const LOST: Duration = Duration::from_secs(60);
@@ -53,7 +57,7 @@ impl Load<'_> {
     /// Writes so many events a second for so long, and waits until a consumer, which waits already, has them all.
     pub fn run(&self, rate: usize, time: Duration) -> Times {
         let consumer = Waiting::start(self.stand.broker.address(), self.topic);
-        let events = rate * (WARM_UP + time).as_secs() as usize;
+        let events = events(rate, time);
         let writers = writers(rate);
         let producer = self.bare_produce.then(|| self.producer());
         // Time for the writers to connect and to prepare.
@@ -76,9 +80,10 @@ impl Load<'_> {
         let mut times = Times {
             after_commit: Vec::new(),
             from_schedule: Vec::new(),
-            rate: events as f64 / (ended - began).as_secs_f64(),
+            rate: (events - FIRST_EVENTS) as f64 / (ended - due(began, rate, FIRST_EVENTS)).as_secs_f64(),
         };
-        for event in written.iter().filter(|event| event.due >= began + WARM_UP) {
+        let counts_from = due(began, rate, FIRST_EVENTS) + WARM_UP;
+        for event in written.iter().filter(|event| event.due >= counts_from) {
             let arrived = arrivals[event.number];
             // The record may be there before the writer's own connection has told it of the commit.
             times
@@ -102,7 +107,7 @@ impl Load<'_> {
         let statement = client.prepare(&self.table.insert_one()).expect("the table is there");
         numbers
             .map(|number| {
-                let due = began + Duration::from_secs_f64(number as f64 / rate as f64);
+                let due = due(began, rate, number);
                 let_pass(due.saturating_duration_since(Instant::now()));
                 let id = Uuid::from_u64_pair(self.number, number as u64);
                 let key = format!("customer-{}", number % AGGREGATES);
@@ -139,6 +144,8 @@ impl Load<'_> {
             .set("bootstrap.servers", self.stand.broker.address())
             .set("enable.idempotence", "true")
             .set("linger.ms", "0")
+            // As the relay: a batch gathers while the one before is under way.
+            .set("max.in.flight.requests.per.connection", "1")
             .set("partitioner", "murmur2_random")
             .create()
             .expect("the producer's settings are right")
@@ -156,6 +163,17 @@ impl Load<'_> {
         }
         arrivals.into_iter().map(|when| when.expect("each came once")).collect()
     }
+}
+
+/// How many events a run has, those included that do not count.
+pub fn events(rate: usize, time: Duration) -> usize {
+    FIRST_EVENTS + rate * (WARM_UP + time).as_secs() as usize
+}
+
+/// When an event is to be written.
+fn due(began: Instant, rate: usize, number: usize) -> Instant {
+    let first = APART * number.min(FIRST_EVENTS) as u32;
+    began + first + Duration::from_secs_f64(number.saturating_sub(FIRST_EVENTS) as f64 / rate as f64)
 }
 
 /// As many connections as keep the rate when a commit takes a millisecond.

@@ -188,8 +188,8 @@ fn measure_rate(stand: &Stand, db: &mut Db, peer: Option<&dyn Peer>, system: Sys
         bare_produce: system == System::Floor,
     };
     let times = load.run(rate, time);
-    // Those of the first second too: nothing is left out here.
-    let events = (rate * (time.as_secs() as usize + 1)) as f64;
+    // Those at the beginning too: nothing is left out here.
+    let events = load::events(rate, time) as f64;
     let cpu_after = cpu(db);
     let private = processes(db).into_iter().map(process::private_bytes).sum::<u64>();
     Run {
@@ -269,7 +269,7 @@ fn section(runs: &[Run]) -> Section {
         method: format!(
             "An open loop: each event has its time and is a transaction of its own, over 1 to 16 connections, whether or not the one before is \
              through; a consumer waits. From the return of the commit to the record in the consumer's hands (each round also has it from \
-             the time that the event was due). One second is left out, {WARM_UP} events went through before. linger 0 everywhere. \
+             the time that the event was due). The first 60 events and then one second are left out, {WARM_UP} events went through before. linger 0 everywhere. \
              Debezium tuned: {:?}. The polling relay looks every 10 ms. Floor: each writer hands its event to librdkafka itself when it \
              is committed. Medians of the rounds; p99.9 of all rounds' events together. CPU of all processes of the relay side. WAL of all \
              transactions that inserted no event (pg_walinspect), without checkpoints.",
