@@ -20,7 +20,7 @@ trials![
     scenario partitions_added_under_load,
 ];
 
-/// ORD-03: one transaction has one created_at; its events keep the order of emission.
+/// One transaction has one created_at; its events keep the order of emission.
 fn events_of_one_transaction_in_order(name: &str) {
     let s = Scenario::begin(name);
     let mut db = s.db();
@@ -46,7 +46,7 @@ fn events_of_one_transaction_in_order(name: &str) {
     }
 }
 
-/// ORD-01: a transaction that commits after newer events were published, alone and with 500 rows in between.
+/// A transaction that commits after newer events were published, alone and with 500 rows in between.
 fn late_commit_is_not_lost(name: &str) {
     let s = Scenario::begin(name);
     let (mut slow, mut db) = (s.db(), s.db());
@@ -150,7 +150,7 @@ fn emit_many(kind: &str, events: u32) -> String {
     )
 }
 
-/// ORD-09: a delay that the caller asked for holds back neither its aggregate nor anybody else.
+/// A delay that the caller asked for holds back neither its aggregate nor anybody else.
 fn scheduled_event_holds_nobody(name: &str) {
     let s = Scenario::begin(name);
     let mut db = s.db();
@@ -186,7 +186,7 @@ fn scheduled_event_holds_nobody(name: &str) {
     assert!(!early && !late, "published when due: early {early}, late {late}");
 }
 
-/// ORD-11: neither an unrelated transaction left open nor a forgotten prepared one holds anything up.
+/// Neither an unrelated transaction left open nor a forgotten prepared one holds anything up.
 fn forgotten_transactions_stall_nothing(name: &str) {
     let s = Scenario::begin(name);
     let (mut open, mut snapshot, mut db) = (s.db(), s.db(), s.db());
