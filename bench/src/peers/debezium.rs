@@ -136,8 +136,9 @@ impl Debezium {
     fn start_worker(&mut self) {
         let log = fs::File::create(self.folder.join("connect.log")).expect("create the worker's log");
         let jars = target().join("debezium-jars/*");
-        let keeper = Command::new("sh")
-            .args(["-c", KEEPER, "keeper", "java"])
+        // In a session of its own: Ctrl-C is not to end the keeper before the worker.
+        let keeper = Command::new("setsid")
+            .args(["sh", "-c", KEEPER, "keeper", "java"])
             .args(JVM)
             .arg("-cp")
             .arg(jars)
