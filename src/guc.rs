@@ -23,7 +23,7 @@ static KAFKA_OPTIONS: GucSetting<Option<CString>> = GucSetting::<Option<CString>
 /// Rows of one step: large enough that a transaction's cost vanishes, small enough that a step takes some 10 ms.
 static BATCH_SIZE: GucSetting<i32> = GucSetting::<i32>::new(5_000);
 static BATCH_BYTES: GucSetting<i32> = GucSetting::<i32>::new(4 * 1024);
-static MAX_IN_FLIGHT_BYTES: GucSetting<i32> = GucSetting::<i32>::new(32 * 1024);
+static MAX_IN_FLIGHT_BYTES: GucSetting<i32> = GucSetting::<i32>::new(16 * 1024);
 static LEASE_DURATION: GucSetting<i32> = GucSetting::<i32>::new(30_000);
 /// Only a fallback (COMMIT PREPARED): one look costs a few hundred microseconds.
 static POLL_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(1_000);
