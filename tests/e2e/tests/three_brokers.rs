@@ -433,7 +433,7 @@ fn three_brokers_stuck_partition(name: &str) {
         }
         assert!(slowest < seconds(1), "a stranger's event took {slowest:?}");
         stage.db.wait_true(
-            "SELECT (parked ->> 'partition')::int > 0 AND last_error LIKE '%does not answer%' FROM outbox_status",
+            "SELECT (parked ->> 'partition')::int > 0 AND last_error LIKE '%set aside%' FROM outbox_status",
             seconds(5),
         );
         if round == 1 {
