@@ -96,6 +96,7 @@ struct Known {
 
 thread_local! {
     static KNOWN: Cell<Option<Known>> = const { Cell::new(None) };
+    static LISTENING: Cell<bool> = const { Cell::new(false) };
     static STATEMENT: RefCell<Option<(Schema, Rc<Plan>)>> = const { RefCell::new(None) };
 }
 
@@ -141,7 +142,8 @@ fn find(args: &Args) -> Option<Known> {
     if known.is_some_and(|known| known.function == function) {
         return known;
     }
-    if known.is_none() {
+    // Once a process: PostgreSQL keeps few places for such callbacks, and gives none back.
+    if !LISTENING.replace(true) {
         table::on_change(forget);
     }
     let schema = args.schema();
