@@ -159,7 +159,7 @@ CREATE TABLE @extschema@.outbox_parked (
     topic text,
     last_error text,
     CONSTRAINT outbox_parked_reason_is_known CHECK (
-        reason IN ('scheduled', 'retry', 'behind', 'suspect', 'topic', 'partition', 'failed', 'discarded'))
+        reason IN ('scheduled', 'retry', 'behind', 'topic', 'partition', 'failed', 'discarded'))
 );
 CREATE INDEX outbox_parked_reason_idx ON @extschema@.outbox_parked (reason, available_at, seq);
 CREATE INDEX outbox_parked_aggregate_idx ON @extschema@.outbox_parked (aggregate_key, seq);
@@ -172,7 +172,7 @@ COMMENT ON COLUMN @extschema@.outbox_parked.available_at IS 'When it is due (sch
 COMMENT ON COLUMN @extschema@.outbox_parked.parked_at IS 'When it was parked.';
 COMMENT ON COLUMN @extschema@.outbox_parked.attempts IS 'How often it was refused by its own fault. Outages do not count.';
 COMMENT ON COLUMN @extschema@.outbox_parked.reason IS
-    'scheduled: its own available_at is to come; topic: its topic cannot be written now; partition: its partition does not answer while others do; behind: an earlier event of its aggregate is parked; failed: given up, last_error says why; retry: refused, and to be sent again; suspect: kept for later use; discarded: by an operator.';
+    'scheduled: its own available_at is to come; topic: its topic cannot be written now; partition: its partition does not answer while others do; behind: an earlier event of its aggregate is parked; failed: given up, last_error says why; retry: refused, and to be sent again; discarded: by an operator.';
 COMMENT ON COLUMN @extschema@.outbox_parked.aggregate_type IS 'Its aggregate type.';
 COMMENT ON COLUMN @extschema@.outbox_parked.aggregate_id IS 'Its aggregate id.';
 COMMENT ON COLUMN @extschema@.outbox_parked.topic IS 'The topic it waits for (topic, partition).';
@@ -377,7 +377,7 @@ CREATE VIEW @extschema@.outbox_status AS
             SELECT u.created_at FROM @extschema@.outbox_unpublished u WHERE u.kind = 'late' AND (SELECT n FROM fresh) <= 10000 LIMIT 10001) f),
     parked AS MATERIALIZED (
         SELECT r.reason, f.n, f.oldest
-          FROM pg_catalog.unnest('{scheduled,retry,behind,suspect,topic,partition,failed,discarded}'::text[]) r(reason)
+          FROM pg_catalog.unnest('{scheduled,retry,behind,topic,partition,failed,discarded}'::text[]) r(reason)
           CROSS JOIN LATERAL (
               SELECT count(*) AS n, min(g.parked_at) FILTER (WHERE r.reason NOT IN ('scheduled', 'failed', 'discarded')) AS oldest
                 FROM (SELECT p.parked_at FROM @extschema@.outbox_parked p WHERE p.reason = r.reason LIMIT 10001) g) f

@@ -105,9 +105,7 @@ impl<B> Window<B> {
     pub(super) fn via_of(&self, event: &Meta) -> Via {
         let careful = match event.source {
             Source::Log => false,
-            Source::Parked { reason, attempts } => {
-                attempts > 0 || matches!(reason, ParkReason::Retry | ParkReason::Suspect)
-            }
+            Source::Parked { reason, attempts } => attempts > 0 || reason == ParkReason::Retry,
         };
         if careful || (!self.suspects.is_empty() && self.suspects.contains(&event.event_id)) {
             Via::Careful

@@ -68,8 +68,6 @@ pub enum ParkReason {
     Retry,
     /// Waits for an earlier event of its aggregate.
     Behind,
-    /// Was in a batch that Kafka refused.
-    Suspect,
     /// Its topic cannot be written now.
     Topic,
     /// Its partition does not answer.
@@ -81,11 +79,10 @@ pub enum ParkReason {
 }
 
 impl ParkReason {
-    const ALL: [ParkReason; 8] = [
+    const ALL: [ParkReason; 7] = [
         ParkReason::Scheduled,
         ParkReason::Retry,
         ParkReason::Behind,
-        ParkReason::Suspect,
         ParkReason::Topic,
         ParkReason::Partition,
         ParkReason::Failed,
@@ -98,7 +95,6 @@ impl ParkReason {
             ParkReason::Scheduled => "scheduled",
             ParkReason::Retry => "retry",
             ParkReason::Behind => "behind",
-            ParkReason::Suspect => "suspect",
             ParkReason::Topic => "topic",
             ParkReason::Partition => "partition",
             ParkReason::Failed => "failed",
