@@ -1,6 +1,7 @@
 //! Reading a topic as a consumer finds it: every record from the beginning, with all that Kafka says of it.
 
 use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -187,14 +188,18 @@ fn assign(consumer: &BaseConsumer, topic: &str, partitions: impl Iterator<Item =
 
 /// A consumer that waits at the end of a topic, as a service does.
 pub struct Live {
-    consumer: BaseConsumer,
+    /// Never closed: rust-rdkafka waits without end until the group's coordinator has answered, which a coordinator that was killed meanwhile may never
+    /// do. There is no group to leave, and the process's end takes the client with it.
+    consumer: ManuallyDrop<BaseConsumer>,
 }
 
 impl Live {
     pub(crate) fn new(brokers: &str, topic: &str, partitions: impl Iterator<Item = (i32, i64)>) -> Live {
         let consumer = consumer(brokers);
         assign(&consumer, topic, partitions);
-        Live { consumer }
+        Live {
+            consumer: ManuallyDrop::new(consumer),
+        }
     }
 
     /// The next record, as soon as it is there.
