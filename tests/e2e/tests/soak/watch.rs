@@ -12,16 +12,18 @@ use outbox_e2e::{Broker, Cluster, Db, Random, seconds};
 
 /// Records applied in one transaction.
 const APPLIED_AT_ONCE: usize = 200;
+/// The same when a consumer reads everything once more: nearly all of it was applied.
+const APPLIED_AT_ONCE_AGAIN: usize = 5_000;
 /// Of a hundred batches, so many are read again, as after a crash of the consumer.
 const READ_AGAIN_PERCENT: u64 = 5;
 /// Events asked about at once, the newest that count as published.
 const SAMPLED_AT_ONCE: u32 = 100;
 
 /// Applies the records of a topic, each in the transaction that its inbox key is written in, until it is stopped and
-/// has seen the end. Returns what it read beyond each once.
+/// has seen the end; then reads the topic from its beginning.
 pub fn consume(cluster: &Cluster, kafka: &'static Broker, topic: &str, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
     let (cluster, stop) = (cluster.clone(), Arc::clone(stop));
-    let mut live = kafka.live(topic);
+    let (topic, mut live) = (topic.to_owned(), kafka.live(topic));
     thread::spawn(move || {
         let mut random = Random::from_clock();
         loop {
@@ -33,14 +35,17 @@ pub fn consume(cluster: &Cluster, kafka: &'static Broker, topic: &str, stop: &Ar
             {
                 ids.push(record.id().to_owned());
             }
-            if ids.is_empty() && stopping {
-                return;
+            if stopping && ids.is_empty() {
+                break;
             }
             apply(&cluster, &ids);
             if random.percent(READ_AGAIN_PERCENT) {
                 apply(&cluster, &ids);
             }
         }
+        // It loses its place, as consumers do, and gets everything once more. A client that a fault has left without a coordinator is made up for too.
+        let ids: Vec<String> = kafka.read(&topic).iter().map(|record| record.id().to_owned()).collect();
+        ids.chunks(APPLIED_AT_ONCE_AGAIN).for_each(|ids| apply(&cluster, ids));
     })
 }
 
