@@ -63,14 +63,7 @@ impl Repeats {
 /// Gives each delivery beyond the first to a fault between it and the first one: to the latest, as that is what made
 /// the relay send again.
 pub fn explain(records: &[Record], faults: &[Fault]) -> Repeats {
-    let mut first: HashMap<&str, i64> = HashMap::new();
-    for record in records {
-        let at = time(record);
-        first
-            .entry(record.id())
-            .and_modify(|known| *known = at.min(*known))
-            .or_insert(at);
-    }
+    let first = first_appended(records);
     let mut repeats = Repeats {
         of_fault: vec![0; faults.len()],
         allowed: faults.iter().map(|fault| allowance(fault, &first)).collect(),
@@ -113,6 +106,19 @@ fn time(record: &Record) -> i64 {
     record.timestamp_ms.unwrap_or(0)
 }
 
+/// When each event was first appended, whatever the order in which its records were read.
+fn first_appended(records: &[Record]) -> HashMap<&str, i64> {
+    let mut first: HashMap<&str, i64> = HashMap::new();
+    for record in records {
+        let at = time(record);
+        first
+            .entry(record.id())
+            .and_modify(|known| *known = at.min(*known))
+            .or_insert(at);
+    }
+    first
+}
+
 /// An event that the database called published at a moment.
 #[derive(Clone, Debug)]
 pub struct Sample {
@@ -122,14 +128,7 @@ pub struct Sample {
 
 /// Samples whose record was not on a topic at that moment.
 pub fn published_too_early(records: &[Record], samples: &[Sample]) -> Vec<String> {
-    let mut first: HashMap<&str, i64> = HashMap::new();
-    for record in records {
-        let at = time(record);
-        first
-            .entry(record.id())
-            .and_modify(|known| *known = at.min(*known))
-            .or_insert(at);
-    }
+    let first = first_appended(records);
     let early = samples.iter().filter_map(|sample| match first.get(&*sample.id) {
         None => Some(format!("{} is on no topic", sample.id)),
         Some(at) if *at > sample.at_ms + SKEW_MS => {

@@ -43,6 +43,9 @@ pub const EXTERNAL: &str = "OUTBOX_TEST_BROKERS";
 /// The topic's setting that bounds a batch.
 const BATCH_LIMIT: &str = "max.message.bytes";
 
+/// Kafka's tool for access control lists.
+pub const ACLS: &str = "org.apache.kafka.tools.AclCommand";
+
 pub fn external() -> Option<String> {
     std::env::var(EXTERNAL).ok().filter(|brokers| !brokers.is_empty())
 }
@@ -261,6 +264,24 @@ impl Broker {
                 .args(["tool", class, "--bootstrap-server", &self.address])
                 .args(arguments),
         );
+    }
+
+    /// Forbids everybody to write to a topic; they may still see it. The broker was started with an authorizer.
+    #[track_caller]
+    pub fn deny_writes(&self, topic: &str) {
+        self.change_denial(topic, &["--add"]);
+    }
+
+    /// Takes back what `deny_writes` did.
+    #[track_caller]
+    pub fn allow_writes(&self, topic: &str) {
+        self.change_denial(topic, &["--remove", "--force"]);
+    }
+
+    #[track_caller]
+    fn change_denial(&self, topic: &str, change: &[&str]) {
+        let denial = ["--deny-principal", "User:ANONYMOUS", "--operation", "Write"];
+        self.tool(ACLS, &[change, &["--topic", topic], &denial].concat());
     }
 
     #[track_caller]

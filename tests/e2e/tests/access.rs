@@ -14,8 +14,6 @@ trials![
     scenario options_file_and_its_secret,
 ];
 
-const ACLS: &str = "org.apache.kafka.tools.AclCommand";
-
 /// A topic that may not be written: its events wait without a fault of theirs, others flow, and it goes on by itself.
 fn denied_topic_holds_back_its_aggregates_only(name: &str) {
     let broker = Broker::prepare_with(&[
@@ -33,7 +31,7 @@ fn denied_topic_holds_back_its_aggregates_only(name: &str) {
     broker.create_topic(&open_topic, 2);
     // Once a topic has an ACL, only what one allows is allowed; a denial goes before it.
     broker.tool(
-        ACLS,
+        outbox_e2e::broker::ACLS,
         &[
             "--add",
             "--topic",
@@ -44,15 +42,7 @@ fn denied_topic_holds_back_its_aggregates_only(name: &str) {
             "All",
         ],
     );
-    let denial = [
-        "--topic",
-        &denied_topic,
-        "--deny-principal",
-        "User:ANONYMOUS",
-        "--operation",
-        "Write",
-    ];
-    broker.tool(ACLS, &[&["--add"], &denial[..]].concat());
+    broker.deny_writes(&denied_topic);
 
     for n in 0..10 {
         db.emit_one(&denied, &(n % 2).to_string(), &n.to_string());
@@ -95,7 +85,7 @@ fn denied_topic_holds_back_its_aggregates_only(name: &str) {
     );
     assert_eq!(broker.count(&denied_topic), 0);
 
-    broker.tool(ACLS, &[&["--remove", "--force"], &denial[..]].concat());
+    broker.allow_writes(&denied_topic);
     db.wait_drained(seconds(30));
     for (kind, topic) in [(&denied, &denied_topic), (&open, &open_topic)] {
         let verdict = judge(&committed_of(&mut db, kind), &broker.read(topic));

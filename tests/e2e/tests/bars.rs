@@ -128,23 +128,14 @@ fn unwritable_topic_beside_50_good_ones(name: &str) {
     db.wait_drained(seconds(20));
     let without = latencies(&s, &broker, &topics, &good, length);
 
-    let denial = [
-        "--topic",
-        &topic_of(&denied),
-        "--deny-principal",
-        "User:ANONYMOUS",
-        "--operation",
-        "Write",
-    ];
-    let acl = |what: &[&str]| broker.tool("org.apache.kafka.tools.AclCommand", &[what, &denial[..]].concat());
-    acl(&["--add"]);
+    broker.deny_writes(&topic_of(&denied));
     let before = broker.count(&topic_of(&denied));
     db.emit_one(&denied, "first", "0");
     db.wait_true("SELECT parked ->> 'topic' = '1' FROM outbox_status", seconds(30));
     let with = latencies(&s, &broker, &topics, &everywhere, length);
     assert_eq!(broker.count(&topic_of(&denied)), before, "nothing of it is published");
     let parked: i64 = db.one("SELECT count(*) FROM outbox_parked");
-    acl(&["--remove", "--force"]);
+    broker.allow_writes(&topic_of(&denied));
     let mended = Instant::now();
     db.wait_drained(seconds(60));
     eprintln!(

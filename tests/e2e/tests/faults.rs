@@ -195,7 +195,6 @@ fn assert_unharmed(db: &mut Db, broker: &Broker, kind: &str) {
 
 /// The brokers are there, and a topic cannot be written.
 fn faults_of_topics_read_differently(name: &str) {
-    const ACLS: &str = "org.apache.kafka.tools.AclCommand";
     let broker = Broker::prepare_with(&[
         "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found=true",
@@ -215,21 +214,13 @@ fn faults_of_topics_read_differently(name: &str) {
     f.db.wait_true("SELECT last_error IS NULL FROM outbox_status", seconds(10));
 
     broker.create_topic(&topic_of(&denied), 2);
-    let denial = [
-        "--topic",
-        &topic_of(&denied),
-        "--deny-principal",
-        "User:ANONYMOUS",
-        "--operation",
-        "Write",
-    ];
-    broker.tool(ACLS, &[&["--add"], &denial[..]].concat());
+    broker.deny_writes(&topic_of(&denied));
     f.emit(&denied, 10);
     f.expect("idle", &[&topic_of(&denied), "may not write", "grant WRITE"]);
     f.emit(&good, 10);
     broker.wait_count(&topic_of(&good), 20, seconds(10));
     // Without any ACL on it the topic is everybody's again.
-    broker.tool(ACLS, &[&["--remove", "--force"], &denial[..]].concat());
+    broker.allow_writes(&topic_of(&denied));
     f.db.wait_drained(seconds(20));
     f.db.wait_true("SELECT last_error IS NULL FROM outbox_status", seconds(10));
 
