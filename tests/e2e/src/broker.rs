@@ -18,7 +18,6 @@ use rdkafka::admin::{
     AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
 };
 use rdkafka::client::DefaultClientContext;
-use rdkafka::consumer::BaseConsumer;
 use rdkafka::error::RDKafkaErrorCode;
 
 use crate::topic::{self, Live, Partition, Record};
@@ -34,7 +33,7 @@ pub struct Broker {
     /// Replicas of the topics it makes.
     replication: i32,
     /// For metadata and offsets.
-    client: BaseConsumer,
+    client: topic::Client,
 }
 
 /// Set to use a broker that is there already.

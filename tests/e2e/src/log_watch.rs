@@ -19,9 +19,11 @@ const ALARMING: [&str; 7] = [
     "terminating any other active server processes",
 ];
 
-/// What happens to a client when the harness stops a server under it: the client's fate, not a fault.
-const OF_STOPPING: [&str; 5] = [
+/// What happens to a client, or to a worker of PostgreSQL's own, when the harness stops a server under it: its fate, not a fault.
+const OF_STOPPING: [&str; 7] = [
     "client backend FATAL:  terminating connection due to administrator command",
+    "parallel worker FATAL:  terminating connection due to administrator command",
+    "autovacuum worker FATAL:  terminating autovacuum process due to administrator command",
     "FATAL:  the database system is shutting down",
     "FATAL:  the database system is starting up",
     "FATAL:  the database system is not yet accepting connections",

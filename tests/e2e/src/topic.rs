@@ -1,7 +1,8 @@
 //! Reading a topic as a consumer finds it: every record from the beginning, with all that Kafka says of it.
 
 use std::collections::BTreeMap;
-use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -65,8 +66,27 @@ fn text(bytes: Option<&[u8]>) -> &str {
 /// How long a question to the broker may take before the look counts as failed.
 const ANSWER: Duration = Duration::from_secs(5);
 
-pub(crate) fn consumer(brokers: &str) -> BaseConsumer {
-    ClientConfig::new()
+/// A client that reads. It is closed behind its user's back: rust-rdkafka waits in `drop` until the group's coordinator has answered, which one that
+/// was killed meanwhile does late or never. A client that is not closed at all goes on connecting to brokers that are gone, with six threads each.
+pub(crate) struct Client(Option<BaseConsumer>);
+
+impl Deref for Client {
+    type Target = BaseConsumer;
+
+    fn deref(&self) -> &BaseConsumer {
+        self.0.as_ref().expect("it is taken in drop only")
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let consumer = self.0.take();
+        thread::spawn(move || drop(consumer));
+    }
+}
+
+pub(crate) fn consumer(brokers: &str) -> Client {
+    let consumer = ClientConfig::new()
         .set("bootstrap.servers", brokers)
         // Partitions are assigned by hand: the group is never joined, but the client wants a name.
         .set("group.id", "outbox-e2e")
@@ -78,7 +98,8 @@ pub(crate) fn consumer(brokers: &str) -> BaseConsumer {
         // A broker that stands still is asked once, and then another.
         .set("socket.timeout.ms", "3000")
         .create()
-        .expect("the consumer's settings are right")
+        .expect("the consumer's settings are right");
+    Client(Some(consumer))
 }
 
 /// Partitions of a topic; 0 while it does not exist.
@@ -188,18 +209,14 @@ fn assign(consumer: &BaseConsumer, topic: &str, partitions: impl Iterator<Item =
 
 /// A consumer that waits at the end of a topic, as a service does.
 pub struct Live {
-    /// Never closed: rust-rdkafka waits without end until the group's coordinator has answered, which a coordinator that was killed meanwhile may never
-    /// do. There is no group to leave, and the process's end takes the client with it.
-    consumer: ManuallyDrop<BaseConsumer>,
+    consumer: Client,
 }
 
 impl Live {
     pub(crate) fn new(brokers: &str, topic: &str, partitions: impl Iterator<Item = (i32, i64)>) -> Live {
         let consumer = consumer(brokers);
         assign(&consumer, topic, partitions);
-        Live {
-            consumer: ManuallyDrop::new(consumer),
-        }
+        Live { consumer }
     }
 
     /// The next record, as soon as it is there.
