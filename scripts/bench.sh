@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Builds and installs the extension, then measures it beside its peers and its floors, on a private PostgreSQL and a private Kafka.
 #
-#   scripts/bench.sh [latency] [rates] [drain] [sustained] [emit] [idle] [--rounds N] [--scale F]
+#   scripts/bench.sh [latency] [rates] [drain] [sustained] [emit] [instructions] [idle] [flatness] [--rounds N] [--scale F] [--only CONDITION]
 #
-# Without names every row is measured (about half an hour) and the report goes to bench/report/, else to target/bench/.
+# Without names every row but flatness is measured (about 40 minutes). In full, that report and the one of flatness alone go to
+# bench/report/, any other to target/bench/.
 # A missed bar is reported and is no failure; exit 1 means that something could not be measured. Wants a quiet machine.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -15,7 +16,7 @@ case ${1:-} in
         exit 0
         ;;
 esac
-"$ROOT/scripts/setup.sh" run
+"$ROOT/scripts/setup.sh" bench
 find_pg
 export PGRX_PG_CONFIG_PATH=$PG_CONFIG
 cd "$ROOT"

@@ -2,7 +2,7 @@
 # Installs what building, the demo and the tests need and this machine lacks: Debian packages, by apt, when root.
 # Rust is never installed: its command is printed. Quick when nothing is missing.
 #
-#   scripts/setup.sh [build|run|test]     how much is wanted (each includes the one before); default: test
+#   scripts/setup.sh [build|run|bench|test]     how much is wanted (bench and test both include run, which includes build); default: test
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -53,6 +53,10 @@ check_packages() {
     need maven have mvn
     need procps have ps
     [ "$purpose" = run ] && return 0
+    if [ "$purpose" = bench ]; then
+        need valgrind have valgrind
+        return 0
+    fi
     need shellcheck have shellcheck
     need binutils have nm
     need openssl have openssl

@@ -1,7 +1,7 @@
 //! Shared memory: one slot for each database that a relay serves, and the launcher's latch. Everything here can be derived again from the tables
 //! and is empty after a crash restart.
 //!
-//! Only atomics, so that a committing backend can wake a relay without a lock; texts have a lock of their own.
+//! Only atomics, so that a committing backend can wake a relay without a lock; what does not fit into one has a lock of its own.
 //! Without shared_preload_libraries there is no shared memory: [`board`] is None, and callers do without.
 
 mod slot;
@@ -15,18 +15,18 @@ use pgrx::shmem::AssertPGRXSharedMemory;
 use pgrx::{PgAtomic, pg_guard, pg_shmem_init};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-/// Databases that can be served at once. A slot takes about 1,700 bytes of shared memory.
+/// Databases that can be served at once. A slot takes about 1,600 bytes of shared memory.
 pub const SLOTS: usize = 64;
 const ERROR_BYTES: usize = 510;
-/// Room for the text of a snapshot with some 100 running transactions.
-const SNAPSHOT_BYTES: usize = 1_000;
+/// Running transactions of a snapshot that is shown.
+const RUNNING_MAX: usize = 120;
 
 #[allow(unsafe_code, reason = "the names are ours alone")]
 // SAFETY: no other object of shared memory has this name.
 static BOARD: PgAtomic<AssertPGRXSharedMemory<Board>> = unsafe { PgAtomic::new(c"outbox_ext board") };
 #[allow(unsafe_code, reason = "the names are ours alone")]
 // SAFETY: as above.
-static TEXTS: PgLwLock<AssertPGRXSharedMemory<[Texts; SLOTS]>> = unsafe { PgLwLock::new(c"outbox_ext texts") };
+static DETAILS: PgLwLock<AssertPGRXSharedMemory<[Details; SLOTS]>> = unsafe { PgLwLock::new(c"outbox_ext details") };
 /// Set in the postmaster and inherited by every process it forks.
 static PRELOADED: AtomicBool = AtomicBool::new(false);
 
@@ -38,11 +38,11 @@ pub fn request() {
     fn request_board() {
         pg_shmem_init!(BOARD = shareable(Board::empty()));
     }
-    pg_shmem_init!(TEXTS = shareable([Texts::EMPTY; SLOTS]));
+    pg_shmem_init!(DETAILS = shareable([Details::EMPTY; SLOTS]));
     PRELOADED.store(true, Ordering::Relaxed);
 }
 
-/// For [`Board`], a struct of atomics, and [`Texts`], plain bytes.
+/// For [`Board`], a struct of atomics, and [`Details`], plain numbers and bytes.
 #[allow(unsafe_code, reason = "a promise that pgrx asks for")]
 fn shareable<T>(value: T) -> AssertPGRXSharedMemory<T> {
     // SAFETY: neither has a pointer or a lock of its own, so every process may use it.
@@ -80,17 +80,55 @@ impl<const N: usize> Text<N> {
     }
 }
 
-/// The texts of a slot.
+/// A snapshot with few running transactions.
 #[derive(Clone, Copy)]
-struct Texts {
-    error: Text<ERROR_BYTES>,
-    snapshot: Text<SNAPSHOT_BYTES>,
+struct Seen {
+    xmin: u64,
+    xmax: u64,
+    running: u16,
+    xip: [u64; RUNNING_MAX],
 }
 
-impl Texts {
-    const EMPTY: Texts = Texts {
+impl Seen {
+    const NOTHING: Seen = Seen {
+        xmin: 0,
+        xmax: 0,
+        running: 0,
+        xip: [0; RUNNING_MAX],
+    };
+
+    /// Takes the snapshot; of one with too many running transactions only what it sees for sure.
+    fn set(&mut self, snapshot: &Snapshot) {
+        let (xmax, xip) = if snapshot.xip.len() <= RUNNING_MAX {
+            (snapshot.xmax, &snapshot.xip[..])
+        } else {
+            (snapshot.xmin, &[][..])
+        };
+        (self.xmin, self.xmax, self.running) = (snapshot.xmin, xmax, xip.len() as u16);
+        self.xip[..xip.len()].copy_from_slice(xip);
+    }
+
+    /// None before the first one.
+    fn get(&self) -> Option<Snapshot> {
+        (self.xmin > 0).then(|| Snapshot {
+            xmin: self.xmin,
+            xmax: self.xmax,
+            xip: self.xip[..self.running as usize].to_vec(),
+        })
+    }
+}
+
+/// What of a slot is too large for atomics.
+#[derive(Clone, Copy)]
+struct Details {
+    error: Text<ERROR_BYTES>,
+    snapshot: Seen,
+}
+
+impl Details {
+    const EMPTY: Details = Details {
         error: Text::EMPTY,
-        snapshot: Text::EMPTY,
+        snapshot: Seen::NOTHING,
     };
 }
 
@@ -156,24 +194,25 @@ impl Board {
 
 /// Sets the last error of a slot; an empty text clears it.
 pub fn set_error(slot: usize, text: &str) {
-    TEXTS.exclusive()[slot].error.set(text);
+    DETAILS.exclusive()[slot].error.set(text);
 }
 
 /// The last error of a slot.
 pub fn error(slot: usize) -> Option<String> {
-    TEXTS.share()[slot].error.get()
+    DETAILS.share()[slot].error.get()
 }
 
-/// Sets the snapshot of a slot's last read, as pg_snapshot's text. Of one that is too long only what it sees for sure is kept.
+/// Forgets what is said of a slot: another relay begins.
+pub fn clear_details(slot: usize) {
+    DETAILS.exclusive()[slot] = Details::EMPTY;
+}
+
+/// Sets the snapshot of a slot's last read; of one with too many running transactions only what it sees for sure.
 pub fn set_snapshot(slot: usize, snapshot: &Snapshot) {
-    let mut text = snapshot.to_string();
-    if text.len() > SNAPSHOT_BYTES {
-        text = format!("{0}:{0}:", snapshot.xmin);
-    }
-    TEXTS.exclusive()[slot].snapshot.set(&text);
+    DETAILS.exclusive()[slot].snapshot.set(snapshot);
 }
 
 /// The snapshot of a slot's last read.
-pub fn snapshot(slot: usize) -> Option<String> {
-    TEXTS.share()[slot].snapshot.get()
+pub fn snapshot(slot: usize) -> Option<Snapshot> {
+    DETAILS.share()[slot].snapshot.get()
 }

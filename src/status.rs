@@ -37,7 +37,7 @@ fn outbox_relay(fcinfo: pg_sys::FunctionCallInfo) -> Returned {
             running.then(|| record::int4(slot.pid())),
             state.map(record::text),
             running.then(|| record::int8(slot.read_pos())),
-            snapshot.map(|snapshot| record::text(&snapshot)),
+            snapshot.map(|snapshot| record::text(&snapshot.to_string())),
             Some(record::int8(in_flight as i64)),
             Some(record::int8(in_flight_bytes as i64)),
             Some(record::int8(published as i64)),

@@ -10,18 +10,20 @@ pub enum Row {
     Drain,
     Sustained,
     Emit,
+    Instructions,
     Idle,
     /// Part two: takes as long as all the others and is measured only when it is named.
     Flatness,
 }
 
 /// In the order of the report. Idle stands last: by then the broker has nothing left to tidy up.
-const ROWS: [(&str, Row); 6] = [
+const ROWS: [(&str, Row); 7] = [
     ("latency", Row::Latency),
     ("rates", Row::Rates),
     ("drain", Row::Drain),
     ("sustained", Row::Sustained),
     ("emit", Row::Emit),
+    ("instructions", Row::Instructions),
     ("idle", Row::Idle),
 ];
 
@@ -31,7 +33,7 @@ const FLATNESS: &str = "flatness";
 const ROUNDS: usize = 3;
 
 const USAGE: &str =
-    "usage: scripts/bench.sh [latency] [rates] [drain] [sustained] [emit] [idle] [flatness] [--rounds N] [--scale F] [--only CONDITION]
+    "usage: scripts/bench.sh [latency] [rates] [drain] [sustained] [emit] [instructions] [idle] [flatness] [--rounds N] [--scale F] [--only CONDITION]
 Without names: every row but flatness, and the report goes to bench/report/, where that of flatness alone goes too; else to target/bench/.";
 
 /// How much of everything, as a share of what the report is made with.

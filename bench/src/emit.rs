@@ -1,6 +1,7 @@
 //! Row 3: `outbox_emit` against a plain INSERT of the same row into a table with only a primary key. Autocommit, fsync
 //! on, 1, 16 and 64 connections; the relay publishes meanwhile, as in production, and once more with the relay switched off,
-//! which tells the statement's own cost from that of sharing the cores with relay and broker.
+//! which tells the statement's own cost from that of sharing the cores with relay and broker. Beside it: an INSERT of the same
+//! columns into a table with the same indexes, without trigger and checks: what the indexes alone cost.
 
 use outbox_e2e::Db;
 use serde_json::{Value, json};
@@ -20,7 +21,7 @@ const TIMES_BAR: f64 = 1.15;
 const RATE_BAR: f64 = 0.95;
 
 /// The row an application would write by itself. The id comes from the same function, so that the keys are alike.
-const PLAIN_TABLE: &str = "CREATE TABLE plain_event (
+pub const PLAIN_TABLE: &str = "CREATE TABLE plain_event (
     event_id uuid PRIMARY KEY DEFAULT outbox_new_event_id(),
     aggregate_type text NOT NULL,
     aggregate_id text NOT NULL,
@@ -28,9 +29,27 @@ const PLAIN_TABLE: &str = "CREATE TABLE plain_event (
     payload jsonb NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now())";
 
+/// outbox_log's columns and indexes, a number from a sequence and the transaction's, and nothing else.
+const INDEXED_TABLE: &str = "CREATE SEQUENCE indexed_event_seq;
+    CREATE TABLE indexed_event (
+    event_id uuid PRIMARY KEY DEFAULT outbox_new_event_id(),
+    seq bigint NOT NULL DEFAULT nextval('indexed_event_seq'),
+    xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    created_at timestamptz NOT NULL DEFAULT now(),
+    available_at timestamptz,
+    aggregate_type text NOT NULL,
+    aggregate_id text NOT NULL,
+    event_type text NOT NULL,
+    topic text,
+    headers jsonb,
+    payload jsonb NOT NULL);
+    CREATE INDEX ON indexed_event (seq);
+    CREATE INDEX ON indexed_event (xid, seq)";
+
 struct Round {
     connections: usize,
     plain: Speed,
+    indexed: Speed,
     emit: Speed,
     emit_relay_off: Speed,
 }
@@ -44,44 +63,51 @@ impl Round {
         self.plain.tps / self.emit_relay_off.tps
     }
 
+    fn ratio_indexed(&self) -> f64 {
+        self.plain.tps / self.indexed.tps
+    }
+
     fn json(&self) -> Value {
         let speed = |speed: Speed| json!({ "tps": speed.tps, "ms": speed.milliseconds });
         json!({
-            "connections": self.connections, "insert": speed(self.plain), "emit": speed(self.emit),
-            "emit_relay_off": speed(self.emit_relay_off), "ratio": self.ratio(), "ratio_relay_off": self.ratio_relay_off(),
+            "connections": self.connections, "insert": speed(self.plain), "insert_indexed": speed(self.indexed),
+            "emit": speed(self.emit), "emit_relay_off": speed(self.emit_relay_off), "ratio": self.ratio(),
+            "ratio_relay_off": self.ratio_relay_off(), "ratio_indexed": self.ratio_indexed(),
         })
     }
 }
 
 pub fn measure(rounds: usize, scale: Scale) -> Section {
     let seconds = scale.seconds(SECONDS) as u32;
-    eprintln!("emit: {rounds} rounds of 3 times {seconds} s, on {CONNECTIONS:?} connections");
+    eprintln!("emit: {rounds} rounds of 4 times {seconds} s, on {CONNECTIONS:?} connections");
     let stand = Stand::new(&[]);
     let mut db = stand.db();
     db.run(PLAIN_TABLE);
+    db.run(INDEXED_TABLE);
     let (aggregate_type, _) = stand.new_topic("emit");
     let bench = Bench {
         stand: &stand,
-        insert: script(
-            "INSERT INTO plain_event (aggregate_type, aggregate_id, event_type, payload) VALUES (",
-            &aggregate_type,
-        ),
+        insert: script(&insert_into("plain_event"), &aggregate_type),
+        insert_indexed: script(&insert_into("indexed_event"), &aggregate_type),
         emit: script("SELECT outbox_emit(", &aggregate_type),
         payload: payload(123_456),
         seconds,
     };
     // Files grown, connections and plans known: none of this belongs to the first round.
-    bench.plain(&mut db, 1, 1);
+    for statement in [&bench.insert, &bench.insert_indexed] {
+        bench.insert(&mut db, statement, 1, 1);
+    }
     bench.emit(&mut db, 1, 1);
     let mut measured = Vec::new();
     for number in 0..rounds {
         for connections in CONNECTIONS {
             let round = bench.round(&mut db, number, connections);
             eprintln!(
-                "  round {}, {connections} connections: {:.2} times the INSERT, with the relay off {:.2}",
+                "  round {}, {connections} connections: {:.2} times the INSERT, with the relay off {:.2}; INSERT with the same indexes {:.2}",
                 number + 1,
                 round.ratio(),
-                round.ratio_relay_off()
+                round.ratio_relay_off(),
+                round.ratio_indexed()
             );
             measured.push(round);
         }
@@ -89,6 +115,10 @@ pub fn measure(rounds: usize, scale: Scale) -> Section {
     drop(db);
     stand.end();
     section(&measured)
+}
+
+fn insert_into(table: &str) -> String {
+    format!("INSERT INTO {table} (aggregate_type, aggregate_id, event_type, payload) VALUES (")
 }
 
 /// One statement with its values as parameters of the same kinds.
@@ -101,6 +131,7 @@ fn script(statement: &str, aggregate_type: &str) -> String {
 struct Bench<'a> {
     stand: &'a Stand,
     insert: String,
+    insert_indexed: String,
     emit: String,
     payload: String,
     /// Of a run.
@@ -108,28 +139,37 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// All three within seconds of each other, and none always first.
+    /// All four within seconds of each other, and none always first.
     fn round(&self, db: &mut Db, number: usize, connections: usize) -> Round {
-        let (mut plain, mut emit, mut emit_relay_off) = (None, None, None);
-        for turn in 0..3 {
-            match (number + turn) % 3 {
-                0 => plain = Some(self.plain(db, connections, self.seconds)),
+        let (mut plain, mut indexed, mut emit, mut emit_relay_off) = (None, None, None, None);
+        for turn in 0..4 {
+            match (number + turn) % 4 {
+                0 => plain = Some(self.insert(db, &self.insert, connections, self.seconds)),
                 1 => emit = Some(self.emit(db, connections, self.seconds)),
+                2 => indexed = Some(self.insert(db, &self.insert_indexed, connections, self.seconds)),
                 _ => emit_relay_off = Some(self.emit_relay_off(db, connections, self.seconds)),
             }
         }
+        let taken = |speed: Option<Speed>| speed.expect("one of four turns");
         Round {
             connections,
-            plain: plain.expect("one of three turns"),
-            emit: emit.expect("one of three turns"),
-            emit_relay_off: emit_relay_off.expect("one of three turns"),
+            plain: taken(plain),
+            indexed: taken(indexed),
+            emit: taken(emit),
+            emit_relay_off: taken(emit_relay_off),
         }
     }
 
-    fn plain(&self, db: &mut Db, connections: usize, seconds: u32) -> Speed {
+    fn insert(&self, db: &mut Db, statement: &str, connections: usize, seconds: u32) -> Speed {
         settle_disks(db);
-        let cluster = &self.stand.cluster;
-        pgbench::measure(cluster, "insert", &self.insert, &self.payload, connections, seconds)
+        pgbench::measure(
+            &self.stand.cluster,
+            "insert",
+            statement,
+            &self.payload,
+            connections,
+            seconds,
+        )
     }
 
     fn emit(&self, db: &mut Db, connections: usize, seconds: u32) -> Speed {
@@ -196,6 +236,16 @@ fn section(rounds: &[Round]) -> Section {
                 RATE_BAR,
             )
             .only(most),
+            Figure::plain(
+                format!("INSERT with the same columns and indexes / INSERT, {on}"),
+                over(Round::ratio_indexed),
+                "times",
+            ),
+            Figure::plain(
+                format!("commits: INSERT with the same columns and indexes / INSERT, {on}"),
+                1.0 / over(Round::ratio_indexed),
+                "times",
+            ),
             Figure::plain(format!("  INSERT, {on}"), over(|round| round.plain.milliseconds), "ms"),
             Figure::plain(
                 format!("  outbox_emit, {on}, relay publishing"),
@@ -214,10 +264,12 @@ fn section(rounds: &[Round]) -> Section {
             format!("{}", number / CONNECTIONS.len() + 1),
             format!("{}", round.connections),
             format!("{:.0}", round.plain.tps),
+            format!("{:.0}", round.indexed.tps),
             format!("{:.0}", round.emit.tps),
             format!("{:.0}", round.emit_relay_off.tps),
             format!("{:.2}", round.ratio()),
             format!("{:.2}", round.ratio_relay_off()),
+            format!("{:.2}", round.ratio_indexed()),
         ]
     });
     Section {
@@ -227,7 +279,8 @@ fn section(rounds: &[Round]) -> Section {
             "pgbench on the same machine through the Unix socket, {SECONDS} s a run, statements prepared, payload of about \
              300 bytes as a parameter, autocommit, fsync and synchronous_commit on, a checkpoint before each run. The \
              INSERT writes id, types, aggregate id, payload and time into a table with only a primary key, its id from the \
-             same function. Each ratio is of two runs of one round; the figure is the median of the rounds."
+             same function. Beside it an INSERT of outbox_log's columns into a table with its indexes, \
+             without trigger and checks. Each ratio is of two runs of one round; the figure is the median of the rounds."
         ),
         figures,
         grid: Grid {
@@ -235,10 +288,12 @@ fn section(rounds: &[Round]) -> Section {
                 "round",
                 "connections",
                 "INSERT/s",
+                "INSERT with indexes/s",
                 "emit/s",
                 "emit/s, relay off",
                 "ratio",
                 "ratio, relay off",
+                "ratio, INSERT with indexes",
             ],
             lines: lines.collect(),
         },

@@ -14,6 +14,7 @@ mod flatness;
 mod flatness_lines;
 mod floor;
 mod idle;
+mod instructions;
 mod latency;
 mod load;
 mod machine;
@@ -74,6 +75,7 @@ fn measure(options: &Options) {
                 Row::Flatness => vec![flatness::measure(options.scale, options.only.as_deref())],
                 Row::Drain => drain::measure(options.rounds, options.scale),
                 Row::Emit => vec![emit::measure(options.rounds, options.scale)],
+                Row::Instructions => vec![instructions::measure()],
                 Row::Idle => vec![idle::measure(options.scale)],
             }
         })

@@ -57,7 +57,7 @@ fn outbox_emit(fcinfo: pg_sys::FunctionCallInfo) -> pgrx::Uuid {
     let topic = args.text(5);
     check_topic(topic, aggregate_type, event_type);
     let own = record::own_headers_bytes(event_type, aggregate_type);
-    check_size(aggregate_id.len(), header_bytes + own, jsonb::text_len(payload));
+    check_size(aggregate_id.len(), header_bytes + own, payload);
     let event_id = args
         .datum(6)
         .map(uuid_bytes)
@@ -94,8 +94,13 @@ fn check_topic(given: Option<&str>, aggregate_type: &str, event_type: &str) {
     }
 }
 
-fn check_size(key: usize, headers: usize, payload: usize) {
+fn check_size(key: usize, headers: usize, payload: pg_sys::Datum) {
     let limit = guc::max_message_bytes();
+    // Most events are far from the limit: then nobody need know how far.
+    if key + headers + jsonb::text_len_at_most(payload) <= limit {
+        return;
+    }
+    let payload = jsonb::text_len(payload);
     let size = key + headers + payload;
     if size > limit {
         raise(

@@ -49,7 +49,7 @@ pub fn take_reload() -> bool {
 }
 
 /// Sleeps until the latch is set, `fd` becomes readable, or the time is over. Answers interrupts (procsignal barriers, without which DROP
-/// DATABASE of any database would hang) and leaves the latch reset.
+/// DATABASE of any database would hang) and leaves the latch reset. For who waits seldom; who waits often has a [`Waiter`].
 pub fn wait(fd: Option<RawFd>, timeout_ms: Option<u64>) -> Wake {
     let mut events = pg_sys::WL_LATCH_SET | pg_sys::WL_POSTMASTER_DEATH;
     if fd.is_some() {
@@ -60,22 +60,71 @@ pub fn wait(fd: Option<RawFd>, timeout_ms: Option<u64>) -> Wake {
     }
     // SAFETY: MyLatch belongs to this process; the fd is open (its owner outlives the wait).
     let happened = unsafe {
-        let happened = pg_sys::WaitLatchOrSocket(
+        pg_sys::WaitLatchOrSocket(
             pg_sys::MyLatch,
             events as i32,
             fd.unwrap_or(pg_sys::PGINVALID_SOCKET),
             timeout_ms.unwrap_or(0).min(i32::MAX as u64) as std::ffi::c_long,
             pg_sys::PG_WAIT_EXTENSION,
-        ) as u32;
-        pg_sys::ResetLatch(pg_sys::MyLatch);
-        happened
+        )
     };
+    after_wait(happened as u32)
+}
+
+fn after_wait(happened: u32) -> Wake {
+    // SAFETY: this process's latch.
+    unsafe { pg_sys::ResetLatch(pg_sys::MyLatch) };
     // pg_cancel_backend finds nothing to cancel outside a transaction, and must not end the process there.
     // SAFETY: a flag of this process.
     unsafe { (&raw mut pg_sys::QueryCancelPending).write_volatile(0) };
     pgrx::check_for_interrupts!();
     Wake {
         postmaster_died: happened & pg_sys::WL_POSTMASTER_DEATH != 0,
+    }
+}
+
+/// What [`wait`] does, for who waits hundreds of times a second on one descriptor: [`wait`] makes an epoll set each time, this keeps it.
+pub struct Waiter(*mut pg_sys::WaitEventSet);
+
+impl Waiter {
+    /// The descriptor may be closed before this is dropped: epoll forgets it then.
+    pub fn new(fd: RawFd) -> Waiter {
+        // SAFETY: the set lives in memory of the whole process until drop frees it; MyLatch is this process's for life. An ERROR in here ends the
+        // process, being outside any transaction.
+        unsafe {
+            let set = pg_sys::CreateWaitEventSet(pg_sys::TopMemoryContext, 3);
+            let no_latch = std::ptr::null_mut();
+            for (events, fd, latch) in [
+                (pg_sys::WL_LATCH_SET, pg_sys::PGINVALID_SOCKET, pg_sys::MyLatch),
+                (pg_sys::WL_POSTMASTER_DEATH, pg_sys::PGINVALID_SOCKET, no_latch),
+                (pg_sys::WL_SOCKET_READABLE, fd, no_latch),
+            ] {
+                pg_sys::AddWaitEventToSet(set, events, fd, latch, std::ptr::null_mut());
+            }
+            Waiter(set)
+        }
+    }
+
+    pub fn wait(&self, timeout_ms: u64) -> Wake {
+        let mut happened = pg_sys::WaitEvent::default();
+        // SAFETY: room for one event; 0 come when the time is over.
+        let count = unsafe {
+            pg_sys::WaitEventSetWait(
+                self.0,
+                timeout_ms.min(i32::MAX as u64) as std::ffi::c_long,
+                &mut happened,
+                1,
+                pg_sys::PG_WAIT_EXTENSION,
+            )
+        };
+        after_wait(if count == 0 { 0 } else { happened.events })
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        // SAFETY: made once and freed once.
+        unsafe { pg_sys::FreeWaitEventSet(self.0) };
     }
 }
 

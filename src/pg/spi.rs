@@ -4,7 +4,9 @@
 //! Errors are raised as PostgreSQL errors (Rust panics on this side of pgrx's guard).
 
 use pgrx::pg_sys::{self, Datum, Oid};
+use std::ffi::c_int;
 use std::marker::PhantomData;
+use std::slice;
 
 /// Runs `body` connected to SPI. Memory that rows point into ends with it.
 pub fn connected<R>(body: impl FnOnce(&Spi) -> R) -> R {
@@ -23,13 +25,16 @@ pub fn connected<R>(body: impl FnOnce(&Spi) -> R) -> R {
 pub struct Spi(());
 
 /// A prepared statement kept in the process until it is dropped. The server re-plans it when what it leans on changes.
-pub struct Plan(pg_sys::SPIPlanPtr);
+pub struct Plan {
+    kept: pg_sys::SPIPlanPtr,
+    argument_types: Vec<Oid>,
+}
 
 impl Drop for Plan {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             // SAFETY: kept, so it is still there, and freed once. Needs no connection to SPI.
-            unsafe { pg_sys::SPI_freeplan(self.0) };
+            unsafe { pg_sys::SPI_freeplan(self.kept) };
         }
     }
 }
@@ -57,7 +62,10 @@ impl Spi {
         if code != 0 {
             pgrx::error!("could not keep a statement: SPI result {code}");
         }
-        Plan(plan)
+        Plan {
+            kept: plan,
+            argument_types: argument_types.to_vec(),
+        }
     }
 
     /// Runs a statement that is not worth keeping.
@@ -82,12 +90,12 @@ impl Spi {
 
     /// Runs a plan that changes data or whose rows are few; returns the rows.
     pub fn execute(&self, plan: &Plan, values: &[Option<Datum>], access: Access) -> Rows<'_> {
-        self.execute_plan(plan.0, values, access)
+        self.execute_plan(plan.kept, values, access)
     }
 
     fn execute_plan(&self, plan: pg_sys::SPIPlanPtr, values: &[Option<Datum>], access: Access) -> Rows<'_> {
         let (mut datums, nulls) = split(values);
-        // SAFETY: the plan is kept; values match its argument types by the callers' statements.
+        // SAFETY: the plan is kept, or lives as long as this connection; values match its argument types by the callers' statements.
         unsafe {
             let code = pg_sys::SPI_execute_plan(plan, datums.as_mut_ptr(), nulls.as_ptr(), access == Access::Read, 0);
             if code < 0 {
@@ -101,19 +109,112 @@ impl Spi {
         }
     }
 
-    /// Opens a read-only cursor on a plan, in the transaction's snapshot.
-    pub fn cursor(&self, plan: &Plan, values: &[Option<Datum>]) -> Cursor<'_> {
-        let (mut datums, nulls) = split(values);
-        // SAFETY: as in execute.
-        let portal =
-            unsafe { pg_sys::SPI_cursor_open(std::ptr::null(), plan.0, datums.as_mut_ptr(), nulls.as_ptr(), true) };
-        if portal.is_null() {
-            pgrx::error!("could not open a cursor");
+    /// Runs a read in the transaction's snapshot and hands each row to `take` as the executor comes to it: no row is copied on the way. Ends when
+    /// `take` answers false.
+    ///
+    /// `take` must not use this connection to SPI: the end of another statement would free the memory that this one runs in. It runs in the
+    /// executor's memory for the whole query: what it pallocs and does not free stays until the read ends.
+    pub fn for_each(&self, plan: &Plan, values: &[Option<Datum>], mut take: impl FnMut(&Row<'_>) -> bool) {
+        assert!(values.len() == plan.argument_types.len());
+        let mut receiver = Receiver {
+            base: pg_sys::DestReceiver {
+                receiveSlot: Some(receive),
+                rStartup: Some(begin_receiving),
+                rShutdown: Some(end_receiving),
+                rDestroy: Some(end_receiving),
+                // None of PostgreSQL's own: SPI looks at it only to tell DestSPI and DestNone.
+                mydest: pg_sys::CommandDest::DestTuplestore,
+            },
+            take: &mut take,
+        };
+        // SAFETY: the plan is kept and has as many arguments; the receiver and the parameters outlive the call.
+        let code = unsafe {
+            let options = pg_sys::SPIExecuteOptions {
+                params: parameters(&plan.argument_types, values),
+                read_only: true,
+                dest: (&raw mut receiver).cast(),
+                ..Default::default()
+            };
+            pg_sys::SPI_execute_plan_extended(plan.kept, &options)
+        };
+        if code < 0 {
+            pgrx::error!("could not execute a statement: SPI result {code}");
         }
-        Cursor {
-            portal,
-            _spi: PhantomData,
+    }
+}
+
+/// The values as the executor takes them; NULL where there are none.
+///
+/// # Safety
+/// The values have these types.
+unsafe fn parameters(types: &[Oid], values: &[Option<Datum>]) -> pg_sys::ParamListInfo {
+    if values.is_empty() {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the list has room for as many parameters as it is made for.
+    unsafe {
+        let list = pg_sys::makeParamList(values.len() as c_int);
+        let parameters = (*list).params.as_mut_slice(values.len());
+        for ((parameter, value), type_of) in parameters.iter_mut().zip(values).zip(types) {
+            *parameter = pg_sys::ParamExternData {
+                value: value.unwrap_or(Datum::from(0)),
+                isnull: value.is_none(),
+                pflags: pg_sys::PARAM_FLAG_CONST as u16,
+                ptype: *type_of,
+            };
         }
+        list
+    }
+}
+
+/// Where the executor puts a read's rows. PostgreSQL knows its head only.
+#[repr(C)]
+struct Receiver<'a> {
+    base: pg_sys::DestReceiver,
+    take: &'a mut dyn FnMut(&Row<'_>) -> bool,
+}
+
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn receive(slot: *mut pg_sys::TupleTableSlot, receiver: *mut pg_sys::DestReceiver) -> bool {
+    // SAFETY: for_each made the receiver and waits for us; a slot that was taken apart has all columns of its descriptor.
+    unsafe {
+        let receiver: &mut Receiver<'_> = &mut *receiver.cast();
+        let columns = (*(*slot).tts_tupleDescriptor).natts as usize;
+        if ((*slot).tts_nvalid as usize) < columns {
+            pg_sys::slot_getsomeattrs_int(slot, columns as c_int);
+        }
+        (receiver.take)(&Row {
+            values: slice::from_raw_parts((*slot).tts_values, columns),
+            nulls: slice::from_raw_parts((*slot).tts_isnull, columns),
+        })
+    }
+}
+
+unsafe extern "C-unwind" fn begin_receiving(_: *mut pg_sys::DestReceiver, _operation: c_int, _: pg_sys::TupleDesc) {}
+
+unsafe extern "C-unwind" fn end_receiving(_: *mut pg_sys::DestReceiver) {}
+
+/// A row that the executor shows; by-reference datums live until the next one.
+pub struct Row<'a> {
+    values: &'a [Datum],
+    nulls: &'a [bool],
+}
+
+impl Row<'_> {
+    /// None for NULL. Columns count from 0.
+    #[inline]
+    pub fn datum(&self, column: usize) -> Option<Datum> {
+        (!self.nulls[column]).then(|| self.values[column])
+    }
+
+    /// A bigint, timestamptz or xid8, all of which are passed by value.
+    #[inline]
+    pub fn i64(&self, column: usize) -> Option<i64> {
+        self.datum(column).map(|datum| datum.value() as i64)
+    }
+
+    pub fn text(&self, column: usize) -> Option<String> {
+        self.datum(column).map(super::call::text_of)
     }
 }
 
@@ -136,7 +237,7 @@ pub enum Access {
     Write,
 }
 
-/// Rows of a finished statement or fetch; freed on drop.
+/// Rows of a finished statement; freed on drop.
 pub struct Rows<'spi> {
     table: *mut pg_sys::SPITupleTable,
     count: usize,
@@ -166,22 +267,6 @@ impl Rows<'_> {
         (!is_null).then_some(datum)
     }
 
-    /// The first columns of a row in one go, None for NULL: taking them one by one walks the row from its start for each.
-    pub fn values<const COLUMNS: usize>(&self, row: usize) -> [Option<Datum>; COLUMNS] {
-        const MOST: usize = 16;
-        assert!(row < self.count && !self.table.is_null());
-        let (mut values, mut nulls) = ([Datum::from(0); MOST], [true; MOST]);
-        // SAFETY: row is within count; heap_deform_tuple writes as many values as the descriptor has columns.
-        unsafe {
-            let descriptor = (*self.table).tupdesc;
-            let columns = (*descriptor).natts as usize;
-            assert!((COLUMNS..=MOST).contains(&columns));
-            let tuple = *(*self.table).vals.add(row);
-            pg_sys::heap_deform_tuple(tuple, descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
-        }
-        std::array::from_fn(|column| (!nulls[column]).then_some(values[column]))
-    }
-
     /// A bigint, timestamptz or xid8, all of which are passed by value.
     pub fn i64(&self, row: usize, column: usize) -> Option<i64> {
         self.datum(row, column).map(|datum| datum.value() as i64)
@@ -189,10 +274,6 @@ impl Rows<'_> {
 
     pub fn bool(&self, row: usize, column: usize) -> Option<bool> {
         self.datum(row, column).map(|datum| datum.value() & 1 == 1)
-    }
-
-    pub fn uuid(&self, row: usize, column: usize) -> Option<[u8; 16]> {
-        self.datum(row, column).map(super::call::uuid_bytes)
     }
 
     pub fn text(&self, row: usize, column: usize) -> Option<String> {
@@ -206,36 +287,6 @@ impl Drop for Rows<'_> {
         if !self.table.is_null() && !std::thread::panicking() {
             // SAFETY: made by SPI in this connection and freed once.
             unsafe { pg_sys::SPI_freetuptable(self.table) }
-        }
-    }
-}
-
-/// An open cursor; closed on drop.
-pub struct Cursor<'spi> {
-    portal: pg_sys::Portal,
-    _spi: PhantomData<&'spi Spi>,
-}
-
-impl<'spi> Cursor<'spi> {
-    /// The next rows, at most `count`; none at the end.
-    pub fn fetch(&mut self, count: usize) -> Rows<'spi> {
-        // SAFETY: the portal is open; the table of this fetch becomes ours.
-        unsafe {
-            pg_sys::SPI_cursor_fetch(self.portal, true, count as std::ffi::c_long);
-            Rows {
-                table: pg_sys::SPI_tuptable,
-                count: pg_sys::SPI_processed as usize,
-                _spi: PhantomData,
-            }
-        }
-    }
-}
-
-impl Drop for Cursor<'_> {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            // SAFETY: open and closed once.
-            unsafe { pg_sys::SPI_cursor_close(self.portal) }
         }
     }
 }

@@ -1,6 +1,8 @@
-//! One transaction callback a process; ids and start of the transaction at hand.
+//! One transaction callback a process; ids, start and snapshot of the transaction at hand.
 
+use outbox_core::snapshot::Snapshot;
 use pgrx::pg_sys;
+use std::slice;
 
 /// What became of the transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,4 +60,37 @@ pub fn subtransaction() -> u32 {
 pub fn start() -> i64 {
     // SAFETY: reads backend-local state.
     unsafe { pg_sys::GetCurrentTransactionStartTimestamp() }
+}
+
+/// The active snapshot as pg_current_snapshot() shows it (xid8funcs.c), without the way through text, which is long when hundreds of transactions run.
+pub fn snapshot() -> Snapshot {
+    // SAFETY: the transaction has an active snapshot, with xcnt entries in xip; they are copied.
+    unsafe {
+        assert!(pg_sys::ActiveSnapshotSet());
+        let active = &*pg_sys::GetActiveSnapshot();
+        let next = pg_sys::ReadNextFullTransactionId().value;
+        let running = match active.xcnt {
+            0 => &[],
+            count => slice::from_raw_parts(active.xip, count as usize),
+        };
+        let mut xip: Vec<u64> = running.iter().map(|xid| widen(xid.into_inner(), next)).collect();
+        xip.sort_unstable();
+        // One that is being prepared is in the array twice for a moment.
+        xip.dedup();
+        Snapshot {
+            xmin: widen(active.xmin.into_inner(), next),
+            xmax: widen(active.xmax.into_inner(), next),
+            xip,
+        }
+    }
+}
+
+/// The full id of a transaction that a snapshot names: of the epoch of the next one to be given out, or of the one before.
+fn widen(xid: u32, next: u64) -> u64 {
+    let same_epoch = next & !u64::from(u32::MAX) | u64::from(xid);
+    if same_epoch > next {
+        same_epoch - (1 << 32)
+    } else {
+        same_epoch
+    }
 }

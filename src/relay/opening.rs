@@ -144,6 +144,7 @@ impl<'a> Session<'a> {
             store,
             token,
             lease_until_ms: now + settings.lease_duration_ms,
+            waiter: runtime::Waiter::new(lanes.event_fd()),
             lanes,
             options,
             clock: Clock::new(),

@@ -4,7 +4,7 @@ use super::session::{End, Session};
 use super::step::{Body, Reader, Rules};
 use super::store::Fence;
 use crate::pg::spi::{self, Spi};
-use crate::pg::{catalog, runtime, txn, wal};
+use crate::pg::{catalog, runtime, txn, wal, xact};
 use crate::shmem::{self, State};
 use outbox_core::cursor::Cursor;
 use outbox_core::snapshot::Snapshot;
@@ -129,7 +129,7 @@ impl Session<'_> {
 
         let mut log = limit(rules());
         let (cursor, more) = if self.window.can_read() {
-            self.read_log(spi, fence.snapshot, last_seq, &mut log)
+            self.read_log(spi, xact::snapshot(), last_seq, &mut log)
         } else {
             (self.cursor.clone(), self.more)
         };

@@ -16,7 +16,7 @@ pub struct Reporter {
 impl Reporter {
     /// `database` is named in each line.
     pub fn new(slot: usize, database: String) -> Reporter {
-        shmem::set_error(slot, "");
+        shmem::clear_details(slot);
         Reporter {
             slot,
             database,

@@ -75,6 +75,7 @@ pub struct Session<'a> {
     pub(super) token: [u8; 16],
     pub(super) lease_until_ms: u64,
     pub(super) lanes: Lanes,
+    pub(super) waiter: runtime::Waiter,
     pub(super) options: Vec<(String, String)>,
     pub(super) clock: Clock,
     pub(super) lesson: &'a mut Lesson,
@@ -245,7 +246,7 @@ impl<'a> Session<'a> {
                 Ok(true) => {}
                 Ok(false) if self.window.outstanding() == 0 => return,
                 Ok(false) => {
-                    runtime::wait(Some(self.lanes.event_fd()), Some(deadline - now));
+                    self.waiter.wait(deadline - now);
                 }
                 Err(_) => return,
             }
@@ -335,7 +336,7 @@ impl<'a> Session<'a> {
         if self.window.is_empty() {
             runtime::flush_statistics();
         }
-        if runtime::wait(Some(self.lanes.event_fd()), Some(timeout)).postmaster_died {
+        if self.waiter.wait(timeout).postmaster_died {
             return Err(End::Shutdown);
         }
         Ok(())

@@ -5,7 +5,7 @@
 
 use crate::pg::call::{append_varlena, text_of, uuid_bytes};
 use crate::pg::jsonb;
-use crate::pg::spi::Rows;
+use crate::pg::spi;
 use outbox_core::partition::murmur2;
 use outbox_core::record::{HEADER_AGGREGATE_TYPE, HEADER_EVENT_TYPE, HEADER_ID, message_bytes, own_headers_bytes};
 use outbox_core::topic::{TopicTemplate, check_topic};
@@ -126,42 +126,28 @@ impl Reader {
         self.len() >= self.rows_max || self.body.bytes.len() >= self.bytes_max
     }
 
-    /// How many rows to fetch next, so that neither limit is passed by much: bodies are as large as they have been so far.
-    pub fn fetch_size(&self) -> usize {
-        const FIRST: usize = 16;
-        const MOST: usize = 512;
-        let rows_left = self.rows_max.saturating_sub(self.len());
-        let by_bytes = match self.body.bytes.len().checked_div(self.len()) {
-            None => FIRST,
-            Some(average) => self.bytes_max.saturating_sub(self.body.bytes.len()) / average.max(1) + 1,
-        };
-        rows_left.min(by_bytes).clamp(1, MOST)
-    }
-
     /// (xid, seq) of a row.
-    pub fn position(rows: &Rows<'_>, row: usize) -> (u64, i64) {
-        (rows.i64(row, 2).unwrap_or(0) as u64, rows.i64(row, 1).unwrap_or(0))
+    pub fn position(row: &spi::Row<'_>) -> (u64, i64) {
+        (row.i64(2).unwrap_or(0) as u64, row.i64(1).unwrap_or(0))
     }
 
     /// Takes a row that has [`COLUMNS`]; of a parked one its reason and attempts.
-    pub fn push(&mut self, rows: &Rows<'_>, row: usize, parked: Option<(ParkReason, i32)>, window: &mut Window<Body>) {
-        let values = rows.values::<COLUMN_COUNT>(row);
+    pub fn push(&mut self, row: &spi::Row<'_>, parked: Option<(ParkReason, i32)>, window: &mut Window<Body>) {
         let start = self.body.bytes.len();
         let out = &mut self.body.bytes;
         let text = |value: Option<Datum>, out: &mut Vec<u8>| value.map_or(0, |datum| append_varlena(datum, out));
         let json = |value: Option<Datum>, out: &mut Vec<u8>| value.map_or(0, |datum| jsonb::append_text(datum, out));
-        let aggregate_type = text(values[5], out);
-        let key = text(values[6], out);
-        let event_type = text(values[7], out);
-        let headers = json(values[9], out);
-        let payload = json(values[10], out);
-        let event_id = values[0].map(uuid_bytes).unwrap_or_default();
-        let integer = |column: usize| values[column].map(|datum| datum.value() as i64);
-        let (xid, seq) = (integer(2).unwrap_or(0) as u64, integer(1).unwrap_or(0));
+        let aggregate_type = text(row.datum(5), out);
+        let key = text(row.datum(6), out);
+        let event_type = text(row.datum(7), out);
+        let headers = json(row.datum(9), out);
+        let payload = json(row.datum(10), out);
+        let event_id = row.datum(0).map(uuid_bytes).unwrap_or_default();
+        let (xid, seq) = Reader::position(row);
         self.xids.push(xid);
         self.body.rows.push(Row {
             event_id,
-            timestamp_ms: record_timestamp(integer(3).unwrap_or(self.rules.now), self.rules.now),
+            timestamp_ms: record_timestamp(row.i64(3).unwrap_or(self.rules.now), self.rules.now),
             start,
             aggregate_type,
             key,
@@ -169,7 +155,7 @@ impl Reader {
             headers,
             payload,
         });
-        let given = values[8].map(text_of);
+        let given = row.datum(8).map(text_of);
         let resolved = self.topic(given, window);
         let event = self.body.event(self.body.rows.len() as u32 - 1);
         let caller_headers = caller_headers(event.headers);
@@ -178,7 +164,7 @@ impl Reader {
             payload,
             caller_headers.iter().map(|(name, value)| (name.len(), value.len())),
         ) + own_headers_bytes(event.event_type, event.aggregate_type);
-        let later = integer(4).is_some_and(|available_at| available_at > self.rules.now);
+        let later = row.i64(4).is_some_and(|available_at| available_at > self.rules.now);
         let fate = match (&resolved, later) {
             (_, true) => Fate::Scheduled,
             (Err(error), _) => Fate::Defect(error.clone()),

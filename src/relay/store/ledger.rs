@@ -1,6 +1,7 @@
 //! Lease, ledger and parked rows: what a session loads at its start and writes when it settles.
 
 use super::{Store, parse_snapshot};
+use crate::pg::call::uuid_bytes;
 use crate::pg::spi::{Access, Plan, Spi, text_datum, uuid_datum};
 use crate::relay::Body;
 use outbox_core::cursor::{Cursor, Walk};
@@ -92,21 +93,12 @@ impl Store {
 
     /// What holds which aggregate (failed events only if they are to): rows, and how many of them wait for something of their own.
     pub fn held(&self, spi: &Spi, failed_holds: bool, mut hold: impl FnMut(AggregateKey, u64, u64)) {
-        let mut cursor = spi.cursor(&self.held, &[Some(failed_holds.into())]);
-        loop {
-            let rows = cursor.fetch(1000);
-            if rows.count() == 0 {
-                break;
-            }
-            for row in 0..rows.count() {
-                let key = AggregateKey(u128::from_be_bytes(rows.uuid(row, 0).unwrap_or_default()));
-                hold(
-                    key,
-                    rows.i64(row, 1).unwrap_or(0) as u64,
-                    rows.i64(row, 2).unwrap_or(0) as u64,
-                );
-            }
-        }
+        spi.for_each(&self.held, &[Some(failed_holds.into())], |row| {
+            let key = row.datum(0).map(uuid_bytes).unwrap_or_default();
+            let count = |column| row.i64(column).unwrap_or(0) as u64;
+            hold(AggregateKey(u128::from_be_bytes(key)), count(1), count(2));
+            true
+        });
     }
 
     pub fn parked_topics(&self, spi: &Spi) -> Vec<ParkedTopic> {

@@ -75,8 +75,7 @@ impl Store {
         };
         Store {
             fence: plan(
-                "SELECT pg_catalog.pg_current_snapshot()::pg_catalog.text,
-                        EXISTS (SELECT FROM {s}.outbox_lease WHERE lease_token = $1),
+                "SELECT EXISTS (SELECT FROM {s}.outbox_lease WHERE lease_token = $1),
                         EXISTS (SELECT FROM {s}.outbox_stop),
                         EXISTS (SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = $2 AND tgname = 'outbox_log_restamp' AND tgenabled = 'A')
                         AND EXISTS (SELECT FROM pg_catalog.pg_constraint

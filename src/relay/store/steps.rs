@@ -1,19 +1,16 @@
-//! The reads of a step: fence and snapshot, late and new events, parked events that may go.
+//! The reads of a step: fence, late and new events, parked events that may go.
 
-use super::{Store, parse_snapshot};
+use super::Store;
 use crate::pg::spi::{Access, Plan, Spi, text_datum, uuid_datum};
 use crate::relay::Body;
 use crate::relay::step::{COLUMN_COUNT, Reader};
 use outbox_core::cursor::LateRange;
-use outbox_core::snapshot::Snapshot;
 use outbox_core::window::{AggregateKey, ParkReason, TopicId, Window};
 use pgrx::pg_sys::{Datum, Oid};
 use std::sync::Arc;
 
 /// What a step must know before it reads.
 pub struct Fence {
-    /// The step's snapshot, C.
-    pub snapshot: Snapshot,
     pub lease_held: bool,
     pub stopped: bool,
     /// Trigger and check that keep `xid` true are in place.
@@ -21,15 +18,14 @@ pub struct Fence {
 }
 
 impl Store {
-    /// Takes the step's snapshot and says what stands in the step's way.
+    /// What stands in the step's way, under its snapshot.
     pub fn fence(&self, spi: &Spi, token: &[u8; 16], log: Oid) -> Fence {
         let rows = spi.execute(&self.fence, &[Some(uuid_datum(token)), Some(log.into())], Access::Read);
         let flag = |column| rows.bool(0, column).unwrap_or(false);
         Fence {
-            snapshot: parse_snapshot(&rows.text(0, 0).unwrap_or_default()),
-            lease_held: flag(1),
-            stopped: flag(2),
-            guarded: flag(3),
+            lease_held: flag(0),
+            stopped: flag(1),
+            guarded: flag(2),
         }
     }
 
@@ -72,24 +68,18 @@ impl Store {
         window: &mut Window<Body>,
     ) -> Option<(u64, i64)> {
         let by_seq_only = std::ptr::eq(plan, &self.new);
-        let mut cursor = spi.cursor(plan, values);
-        let mut last: Option<(u64, i64)> = None;
-        loop {
-            let rows = cursor.fetch(reader.fetch_size());
-            if rows.count() == 0 {
-                return None;
+        let (mut last, mut cut): (Option<(u64, i64)>, _) = (None, None);
+        spi.for_each(plan, values, |row| {
+            let (xid, seq) = Reader::position(row);
+            if reader.is_full() && last.is_none_or(|last| last.1 != seq || (last.0 != xid && !by_seq_only)) {
+                cut = Some(last.unwrap_or((0, i64::MIN)));
+                return false;
             }
-            for row in 0..rows.count() {
-                let position = Reader::position(&rows, row);
-                if reader.is_full()
-                    && last.is_none_or(|(xid, seq)| seq != position.1 || (xid != position.0 && !by_seq_only))
-                {
-                    return Some(last.unwrap_or((0, i64::MIN)));
-                }
-                reader.push(&rows, row, None, window);
-                last = Some(position);
-            }
-        }
+            reader.push(row, None, window);
+            last = Some((xid, seq));
+            true
+        });
+        cut
     }
 
     /// When the next scheduled or retried event is due, microseconds since 2000.
@@ -116,7 +106,7 @@ impl Store {
         self.read_parked(spi, &self.of_topics, &[Some(text_datum(&json))], reader, window);
     }
 
-    /// Reads what is parked of one aggregate. False when nothing is.
+    /// Reads what is parked of one aggregate. False when nothing is, or when the reader was full already.
     pub fn of_aggregate(
         &self,
         spi: &Spi,
@@ -138,29 +128,24 @@ impl Store {
         window: &mut Window<Body>,
     ) -> usize {
         let mut seen = 0;
-        let mut cursor = spi.cursor(plan, values);
-        while !reader.is_full() {
-            let rows = cursor.fetch(reader.fetch_size());
-            if rows.count() == 0 {
-                break;
-            }
-            seen += rows.count();
-            for row in 0..rows.count() {
-                // The check constraint lets only known reasons in.
-                let reason = rows
-                    .text(row, COLUMN_COUNT)
-                    .and_then(|text| text.parse().ok())
-                    .unwrap_or(ParkReason::Retry);
-                let attempts = rows
-                    .datum(row, COLUMN_COUNT + 1)
-                    .map_or(0, |datum| datum.value() as i32);
-                reader.push(&rows, row, Some((reason, attempts)), window);
-                // Its partition does not answer yet: the row stays as it is.
-                if reader.last().is_some_and(|event| window.is_stalled(event)) {
-                    reader.drop_last();
-                }
-            }
+        if reader.is_full() {
+            return seen;
         }
+        spi.for_each(plan, values, |row| {
+            seen += 1;
+            // The check constraint lets only known reasons in.
+            let reason = row
+                .text(COLUMN_COUNT)
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(ParkReason::Retry);
+            let attempts = row.datum(COLUMN_COUNT + 1).map_or(0, |datum| datum.value() as i32);
+            reader.push(row, Some((reason, attempts)), window);
+            // Its partition does not answer yet: the row stays as it is.
+            if reader.last().is_some_and(|event| window.is_stalled(event)) {
+                reader.drop_last();
+            }
+            !reader.is_full()
+        });
         seen
     }
 }

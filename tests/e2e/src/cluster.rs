@@ -161,9 +161,17 @@ impl Cluster {
     /// Starts the server and waits until it takes connections.
     #[track_caller]
     pub fn start(&self) {
+        self.start_program(&pg_program("postgres"));
+    }
+
+    /// The same with another program in the server's place, which becomes the server in the end.
+    #[track_caller]
+    pub fn start_program(&self, program: &Path) {
         // pg_ctl's children would keep a pipe open: its own words go nowhere, the server's into the log.
         let status = as_server_user(pg_program("pg_ctl"))
             .envs(self.environment.iter().cloned())
+            .arg("-p")
+            .arg(program)
             .args(["-s", "-w", "-t", "60", "-D"])
             .arg(self.data())
             .arg("-l")

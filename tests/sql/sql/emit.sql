@@ -142,6 +142,14 @@ SELECT outbox_emit('order', '1', 't', to_jsonb(repeat('ü', 510000)));
 SELECT outbox_emit('order', '1', 't', '{}', headers => jsonb_build_object('big', repeat('h', 1000000)));
 SELECT outbox_emit('order', repeat('k', 1000), 't', to_jsonb(repeat('x', 500000)), headers => jsonb_build_object('big', repeat('h', 499500)));
 
+-- Small as stored and large as text: what counts is what it becomes.
+SELECT outbox_emit('order', '1', 't', to_jsonb(repeat(E'\x01', 160000))) IS NOT NULL AS emitted;
+SELECT outbox_emit('order', '1', 't', to_jsonb(repeat(E'\x01', 170000)));
+SELECT outbox_emit('order', '1', 't', ('[1' || repeat(', 1e255', 3700) || ']')::jsonb) IS NOT NULL AS emitted;
+SELECT outbox_emit('order', '1', 't', ('[1' || repeat(', -1e255', 4000) || ']')::jsonb);
+SELECT outbox_emit('order', '1', 't', ('[1' || repeat(', 1e131071', 7) || ']')::jsonb) IS NOT NULL AS emitted;
+SELECT outbox_emit('order', '1', 't', ('[1' || repeat(', 1e131071', 8) || ']')::jsonb);
+
 -- A caller's own id: the same twice is a unique violation, in one transaction or two, and nothing is overwritten.
 SELECT outbox_emit('order', '48', 'first', '{}', event_id => '11111111-1111-4111-8111-111111111111');
 SELECT outbox_emit('order', '48', 'second', '{}', event_id => '11111111-1111-4111-8111-111111111111');
