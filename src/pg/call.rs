@@ -7,6 +7,7 @@ use pgrx::pg_sys::{Datum, FunctionCallInfo, Oid};
 use pgrx::pgrx_sql_entity_graph::metadata::{
     ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
 };
+use pgrx::varlena::{varatt_is_1b, varatt_is_1b_e, varatt_is_4b_u, varlena_to_byte_slice};
 use pgrx::{FromDatum, PgSqlErrorCode, pg_sys};
 
 /// The arguments of the function call in progress.
@@ -84,13 +85,31 @@ unsafe impl SqlTranslatable for Returned {
 
 /// The text or bytea of a varlena datum, copied to the end of `out`; returns how many bytes.
 pub fn append_varlena(datum: Datum, out: &mut Vec<u8>) -> usize {
-    // SAFETY: the caller selected a text column; a detoasted copy, if one is made, lives in the current memory context.
+    // SAFETY: the caller selected a text column; a detoasted copy, if one is made, is freed when it was copied.
     unsafe {
-        let varlena = pg_sys::pg_detoast_datum_packed(datum.cast_mut_ptr());
-        let bytes = pgrx::varlena::varlena_to_byte_slice(varlena);
+        let stored: *mut pg_sys::varlena = datum.cast_mut_ptr();
+        let varlena = if stands_as_it_is(stored) {
+            stored
+        } else {
+            pg_sys::pg_detoast_datum_packed(stored)
+        };
+        let bytes = varlena_to_byte_slice(varlena);
         out.extend_from_slice(bytes);
-        bytes.len()
+        let len = bytes.len();
+        if varlena != stored {
+            pg_sys::pfree(varlena.cast());
+        }
+        len
     }
+}
+
+/// Whether a varlena is neither compressed nor stored elsewhere, as nearly all are. Asked here because the way into PostgreSQL costs more than the look.
+///
+/// # Safety
+/// It is a varlena.
+unsafe fn stands_as_it_is(varlena: *const pg_sys::varlena) -> bool {
+    // SAFETY: reads its first bytes.
+    unsafe { varatt_is_4b_u(varlena) || (varatt_is_1b(varlena) && !varatt_is_1b_e(varlena)) }
 }
 
 /// A text datum.

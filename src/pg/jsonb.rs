@@ -11,6 +11,7 @@
 //! Everything is read through slices: a damaged value is an error, never a read beyond it.
 
 use pgrx::pg_sys::{self, Datum};
+use pgrx::varlena::{varatt_is_4b_u, varlena_to_byte_slice};
 use std::cell::Cell;
 use std::ffi::CStr;
 
@@ -88,8 +89,13 @@ fn with_stored(jsonb: Datum, work: impl FnOnce(&[u8])) {
     // SAFETY: the caller's SQL says jsonb: a varlena, detoasted here, whose content begins behind its header of four bytes. It is not changed meanwhile.
     unsafe {
         let stored: *mut pg_sys::varlena = jsonb.cast_mut_ptr();
-        let varlena = pg_sys::pg_detoast_datum(stored);
-        work(pgrx::varlena::varlena_to_byte_slice(varlena));
+        // As nearly all are: neither compressed nor elsewhere, and with a long header, so that what is in it is aligned.
+        let varlena = if varatt_is_4b_u(stored) {
+            stored
+        } else {
+            pg_sys::pg_detoast_datum(stored)
+        };
+        work(varlena_to_byte_slice(varlena));
         if varlena != stored {
             pg_sys::pfree(varlena.cast());
         }
@@ -126,7 +132,10 @@ impl Out for Vec<u8> {
     }
 
     fn numeric(&mut self, numeric: &[u8]) {
-        with_numeric_text(numeric, |text| self.extend_from_slice(text));
+        match short_integer(numeric) {
+            Some((is_negative, value)) => write_integer(is_negative, value, self),
+            None => with_numeric_text(numeric, |text| self.extend_from_slice(text)),
+        }
     }
 }
 
@@ -135,10 +144,18 @@ struct AtMost(usize);
 
 /// A byte becomes six at most: `\u0001`.
 const ESCAPED_BYTES_MAX: usize = 6;
-/// Of the numeric.c format for what is neither long nor large: a weight below 64, in digits of four, and a scale below 64.
-const SHORT_NUMERIC_FLAGS: u16 = 0xC000;
-const SHORT_NUMERIC: u16 = 0x8000;
+
+/// The short form of numeric (numeric.c), for what is neither long nor large: a word that says so, with sign, scale (below 64) and weight (of the first
+/// digit, -64 to 63); then digits to the base 10,000, without zeros at the end.
+const NUMERIC_FORM: u16 = 0xC000;
+const NUMERIC_SHORT: u16 = 0x8000;
+const SHORT_NEGATIVE: u16 = 0x2000;
+const SHORT_SCALE: u16 = 0x1F80;
+const SHORT_WEIGHT_NEGATIVE: u16 = 0x0040;
+const SHORT_WEIGHT: u16 = 0x003F;
 const SHORT_NUMERIC_BYTES_MAX: usize = "-".len() + 64 * 4 + ".".len() + 63;
+/// Of an integer that fits into a u64.
+const INTEGER_WEIGHT_MAX: usize = 3;
 
 impl Out for AtMost {
     fn put(&mut self, text: &[u8]) {
@@ -150,8 +167,7 @@ impl Out for AtMost {
     }
 
     fn numeric(&mut self, numeric: &[u8]) {
-        let flags = u16::from_ne_bytes(numeric[WORD..WORD + 2].try_into().unwrap_or_default()) & SHORT_NUMERIC_FLAGS;
-        if flags == SHORT_NUMERIC {
+        if half_word(numeric, WORD) & NUMERIC_FORM == NUMERIC_SHORT {
             self.0 += SHORT_NUMERIC_BYTES_MAX;
         } else {
             with_numeric_text(numeric, |text| self.0 += text.len());
@@ -262,9 +278,37 @@ fn word(value: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(bytes)
 }
 
+fn half_word(value: &[u8], at: usize) -> u16 {
+    let bytes = value[at..at + 2].try_into().unwrap_or_default();
+    u16::from_ne_bytes(bytes)
+}
+
+/// Whether nothing of it is to be escaped: looks at eight bytes at a time.
+fn is_plain(text: &[u8]) -> bool {
+    const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
+    const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
+    let is_plain = |word: [u8; 8]| {
+        let word = u64::from_ne_bytes(word);
+        // Each has a high bit set where there is a byte that is below 32, or zero; others may have one above such a byte only.
+        let control = word.wrapping_sub(LOW * 0x20) & !word;
+        let zero = |word: u64| word.wrapping_sub(LOW) & !word;
+        (control | zero(word ^ (LOW * u64::from(b'"'))) | zero(word ^ (LOW * u64::from(b'\\')))) & HIGH == 0
+    };
+    let (words, rest) = text.as_chunks::<8>();
+    let mut last = [b' '; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    words.iter().all(|word| is_plain(*word)) && is_plain(last)
+}
+
 /// As escape_json (utils/adt/json.c): what JSON asks to be escaped, and nothing else.
 fn write_string(text: &[u8], out: &mut Vec<u8>) {
+    out.reserve(text.len() + 2);
     out.push(b'"');
+    if is_plain(text) {
+        out.extend_from_slice(text);
+        out.push(b'"');
+        return;
+    }
     let mut rest = text;
     while let Some(at) = rest
         .iter()
@@ -289,6 +333,44 @@ fn write_string(text: &[u8], out: &mut Vec<u8>) {
     }
     out.extend_from_slice(rest);
     out.push(b'"');
+}
+
+/// Sign and amount of a numeric that is an integer of at most 16 digits, without a decimal point in its text; nothing for any other.
+fn short_integer(numeric: &[u8]) -> Option<(bool, u64)> {
+    let head = half_word(numeric, WORD);
+    let weight = usize::from(head & SHORT_WEIGHT);
+    let (digits, _) = numeric[WORD + 2..].as_chunks::<2>();
+    if head & (NUMERIC_FORM | SHORT_SCALE | SHORT_WEIGHT_NEGATIVE) != NUMERIC_SHORT
+        || weight > INTEGER_WEIGHT_MAX
+        || digits.len() > weight + 1
+    {
+        return None;
+    }
+    let digit = |place: usize| {
+        digits
+            .get(place)
+            .map_or(0, |digit| u64::from(u16::from_ne_bytes(*digit)))
+    };
+    let value = (0..=weight).fold(0, |value, place| value * 10_000 + digit(place));
+    Some((head & SHORT_NEGATIVE != 0, value))
+}
+
+fn write_integer(is_negative: bool, value: u64, out: &mut Vec<u8>) {
+    const DIGITS_MAX: usize = 20;
+    let mut text = [0; DIGITS_MAX];
+    let (mut start, mut rest) = (DIGITS_MAX, value);
+    loop {
+        start -= 1;
+        text[start] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if is_negative {
+        out.push(b'-');
+    }
+    out.extend_from_slice(&text[start..]);
 }
 
 fn with_numeric_text(numeric: &[u8], work: impl FnOnce(&[u8])) {

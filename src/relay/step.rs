@@ -92,8 +92,13 @@ pub struct Reader {
     body: Body,
     metas: Vec<Meta>,
     xids: Vec<u64>,
-    /// The topic of the row before: most rows of a step have the same.
-    last_topic: Option<LastTopic>,
+    topics: Topics,
+}
+
+/// Finds the topics of rows. Remembers the last one: most rows of a step have the same.
+#[derive(Default)]
+struct Topics {
+    last: Option<LastTopic>,
     name: String,
 }
 
@@ -113,8 +118,7 @@ impl Reader {
             body: Body::default(),
             metas: Vec::new(),
             xids: Vec::new(),
-            last_topic: None,
-            name: String::new(),
+            topics: Topics::default(),
         }
     }
 
@@ -155,9 +159,9 @@ impl Reader {
             headers,
             payload,
         });
-        let given = row.datum(8).map(text_of);
-        let resolved = self.topic(given, window);
         let event = self.body.event(self.body.rows.len() as u32 - 1);
+        let given = row.datum(8).map(text_of);
+        let resolved = self.topics.resolve(given, &event, &self.rules.template, window);
         let caller_headers = caller_headers(event.headers);
         let bytes = message_bytes(
             key,
@@ -204,37 +208,6 @@ impl Reader {
         }
     }
 
-    /// The topic of the last row in the body: the given one or the template's; or why it has none.
-    fn topic(&mut self, given: Option<String>, window: &mut Window<Body>) -> Result<TopicId, Arc<str>> {
-        let event = self.body.event(self.body.rows.len() as u32 - 1);
-        if let Some(last) = &self.last_topic
-            && last.given == given
-            && last.aggregate_type == event.aggregate_type
-            && last.event_type == event.event_type
-        {
-            return last.resolved.clone();
-        }
-        self.name.clear();
-        match &given {
-            Some(topic) => self.name.push_str(topic),
-            None => self
-                .rules
-                .template
-                .resolve_into(&mut self.name, event.aggregate_type, event.event_type),
-        }
-        let resolved = match check_topic(&self.name) {
-            Ok(()) => Ok(window.topic(&self.name)),
-            Err(error) => Err(error.to_string().into()),
-        };
-        self.last_topic = Some(LastTopic {
-            aggregate_type: event.aggregate_type.to_owned(),
-            event_type: event.event_type.to_owned(),
-            given,
-            resolved: resolved.clone(),
-        });
-        resolved
-    }
-
     /// Late events that were read to their end go by seq, as if they had been new.
     pub fn sort_by_seq(&mut self) {
         if self.metas.is_sorted_by_key(|meta| meta.seq) {
@@ -264,6 +237,41 @@ impl Reader {
 
     pub fn finish(self) -> (Vec<Meta>, Body) {
         (self.metas, self.body)
+    }
+}
+
+impl Topics {
+    /// The given topic or the template's; or why there is none.
+    fn resolve(
+        &mut self,
+        given: Option<String>,
+        event: &Event<'_>,
+        template: &TopicTemplate,
+        window: &mut Window<Body>,
+    ) -> Result<TopicId, Arc<str>> {
+        if let Some(last) = &self.last
+            && last.given == given
+            && last.aggregate_type == event.aggregate_type
+            && last.event_type == event.event_type
+        {
+            return last.resolved.clone();
+        }
+        self.name.clear();
+        match &given {
+            Some(topic) => self.name.push_str(topic),
+            None => template.resolve_into(&mut self.name, event.aggregate_type, event.event_type),
+        }
+        let resolved = match check_topic(&self.name) {
+            Ok(()) => Ok(window.topic(&self.name)),
+            Err(error) => Err(error.to_string().into()),
+        };
+        self.last = Some(LastTopic {
+            aggregate_type: event.aggregate_type.to_owned(),
+            event_type: event.event_type.to_owned(),
+            given,
+            resolved: resolved.clone(),
+        });
+        resolved
     }
 }
 

@@ -58,19 +58,30 @@ fn separate(n: u64, out: &mut String) {
 
 fn number(random: &mut Random, out: &mut String) {
     let digits = random.draw();
-    let _ = match random.below(6) {
+    let sign = if random.percent(30) { "-" } else { "" };
+    let _ = match random.below(8) {
         0 => write!(out, "{}", random.below(10)),
         1 => write!(out, "-{digits}"),
         2 => write!(out, "{}.{:04}", digits % 100_000, digits % 10_000),
         3 => write!(out, "0.000{digits}"),
         4 => write!(out, "{digits}{digits}{digits}"),
+        // Integers of every magnitude, and such that end in zeros: jsonb stores no zeros at the end.
+        5 => write!(out, "{sign}{}", digits >> random.below(64)),
+        6 => write!(
+            out,
+            "{sign}{}{}",
+            1 + digits % 100,
+            "0".repeat(random.below(20) as usize)
+        ),
         _ => write!(out, "{}e{}", digits % 1_000, random.below(60) as i64 - 30),
     };
 }
 
 fn string(random: &mut Random, out: &mut String) {
-    const PIECES: [&str; 14] = [
+    const PIECES: [&str; 16] = [
         "a",
+        "seven 7",
+        "plain words",
         "Zoë",
         "\\\"",
         "\\\\",

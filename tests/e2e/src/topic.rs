@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -63,11 +64,14 @@ fn text(bytes: Option<&[u8]>) -> &str {
     bytes.map_or("", |bytes| std::str::from_utf8(bytes).unwrap_or("(not UTF-8)"))
 }
 
+/// How long a client's close is waited for.
+const CLOSE: Duration = Duration::from_secs(3);
+
 /// How long a question to the broker may take before the look counts as failed.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// A client that reads. It is closed behind its user's back: rust-rdkafka waits in `drop` until the group's coordinator has answered, which one that
-/// was killed meanwhile does late or never. A client that is not closed at all goes on connecting to brokers that are gone, with six threads each.
+/// A client that reads. Its close is not waited for beyond a while: rust-rdkafka waits in `drop` until the group's coordinator has answered, which one that
+/// was killed meanwhile does late or never. It must be closed, though: else it goes on connecting to brokers that are gone, with six threads.
 pub(crate) struct Client(Option<BaseConsumer>);
 
 impl Deref for Client {
@@ -81,7 +85,13 @@ impl Deref for Client {
 impl Drop for Client {
     fn drop(&mut self) {
         let consumer = self.0.take();
-        thread::spawn(move || drop(consumer));
+        let (closed, is_closed) = channel();
+        thread::spawn(move || {
+            drop(consumer);
+            // Nobody waits any more if this fails.
+            let _ = closed.send(());
+        });
+        let _ = is_closed.recv_timeout(CLOSE);
     }
 }
 
