@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the extension for the PostgreSQL found. Needs only cargo and pg_config.
+# Builds the extension for the PostgreSQL found: plain cargo, no pgrx tool. What else it needs scripts/setup.sh installs.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -176,7 +176,7 @@ COMMENT ON COLUMN @extschema@.outbox_parked.reason IS
 COMMENT ON COLUMN @extschema@.outbox_parked.aggregate_type IS 'Its aggregate type.';
 COMMENT ON COLUMN @extschema@.outbox_parked.aggregate_id IS 'Its aggregate id.';
 COMMENT ON COLUMN @extschema@.outbox_parked.topic IS 'The topic it waits for (topic, partition).';
-COMMENT ON COLUMN @extschema@.outbox_parked.last_error IS 'Why it was parked, for topic, partition, retry and failed.';
+COMMENT ON COLUMN @extschema@.outbox_parked.last_error IS 'Why it was parked, for topic, partition, retry and failed; who discarded it and why, for discarded.';
 COMMENT ON INDEX @extschema@.outbox_parked_reason_idx IS 'What is due; how many by reason.';
 COMMENT ON INDEX @extschema@.outbox_parked_aggregate_idx IS 'What waits in one aggregate, in order.';
 COMMENT ON INDEX @extschema@.outbox_parked_topic_idx IS 'What waits for one topic, in order.';
@@ -279,10 +279,12 @@ CREATE VIEW @extschema@.outbox_event AS
                0) AS attempts,
            (SELECT s.lease_token FROM @extschema@.outbox_lease s CROSS JOIN @extschema@.outbox_relay() r CROSS JOIN @extschema@.outbox_cursor c
              WHERE r.pid = s.pid AND l.seq <= r.read_pos AND pg_catalog.pg_visible_in_snapshot(l.xid, r.read_snapshot::pg_snapshot)
-               AND NOT (l.seq <= c.pos AND pg_catalog.pg_visible_in_snapshot(l.xid, c.snapshot))) AS lease_token,
+               AND NOT (l.seq <= c.pos AND (pg_catalog.pg_visible_in_snapshot(l.xid, c.snapshot)
+                        OR COALESCE(pg_catalog.pg_visible_in_snapshot(l.xid, c.walk_snapshot) AND (l.xid, l.seq) <= (c.walk_xid, c.walk_seq), false)))) AS lease_token,
            (SELECT s.lease_until FROM @extschema@.outbox_lease s CROSS JOIN @extschema@.outbox_relay() r CROSS JOIN @extschema@.outbox_cursor c
              WHERE r.pid = s.pid AND l.seq <= r.read_pos AND pg_catalog.pg_visible_in_snapshot(l.xid, r.read_snapshot::pg_snapshot)
-               AND NOT (l.seq <= c.pos AND pg_catalog.pg_visible_in_snapshot(l.xid, c.snapshot))) AS lease_until,
+               AND NOT (l.seq <= c.pos AND (pg_catalog.pg_visible_in_snapshot(l.xid, c.snapshot)
+                        OR COALESCE(pg_catalog.pg_visible_in_snapshot(l.xid, c.walk_snapshot) AND (l.xid, l.seq) <= (c.walk_xid, c.walk_seq), false)))) AS lease_until,
            CASE WHEN EXISTS (SELECT FROM @extschema@.outbox_parked p WHERE p.event_id = l.event_id) THEN NULL
                 ELSE COALESCE(
                     (SELECT b.published_at FROM @extschema@.outbox_batch b WHERE b.unparked @> ARRAY[l.event_id] ORDER BY b.batch_no DESC LIMIT 1),
@@ -303,18 +305,18 @@ COMMENT ON COLUMN @extschema@.outbox_event.headers IS 'Further record headers: a
 COMMENT ON COLUMN @extschema@.outbox_event.topic IS 'The topic, where it is not to come from outbox_ext.topic.';
 COMMENT ON COLUMN @extschema@.outbox_event.created_at IS 'Start of the emitting transaction unless given; the record''s timestamp.';
 COMMENT ON COLUMN @extschema@.outbox_event.available_at IS 'Not to be published before this time.';
-COMMENT ON COLUMN @extschema@.outbox_event.state IS 'pending, leased (handed to Kafka, not settled), published, scheduled, retrying, behind, failed or discarded.';
+COMMENT ON COLUMN @extschema@.outbox_event.state IS 'pending, leased (read by the relay, not settled), published, scheduled, retrying, behind, failed or discarded.';
 COMMENT ON COLUMN @extschema@.outbox_event.attempts IS 'How often it was refused by its own fault.';
 COMMENT ON COLUMN @extschema@.outbox_event.lease_token IS 'The lease it is being sent under; NULL unless leased.';
 COMMENT ON COLUMN @extschema@.outbox_event.lease_until IS 'Until when; NULL unless leased.';
 COMMENT ON COLUMN @extschema@.outbox_event.published_at IS 'When it was settled as published.';
-COMMENT ON COLUMN @extschema@.outbox_event.last_error IS 'Why it is retrying or failed.';
+COMMENT ON COLUMN @extschema@.outbox_event.last_error IS 'Why it is retrying or failed; who discarded it and why. What is behind has none: see the first parked event of its aggregate.';
 
 CREATE VIEW @extschema@.outbox_dead_letter AS
     SELECT l.event_id, l.aggregate_type, l.aggregate_id, l.event_type, l.payload, l.headers, l.topic, l.created_at, p.attempts, p.last_error, p.parked_at AS failed_at
       FROM @extschema@.outbox_parked p JOIN @extschema@.outbox_log l ON l.event_id = p.event_id
      WHERE p.reason = 'failed';
-COMMENT ON VIEW @extschema@.outbox_dead_letter IS 'Events that were given up. They stay until outbox_retry() or outbox_discard(); later events of their aggregates wait behind them.';
+COMMENT ON VIEW @extschema@.outbox_dead_letter IS 'Events that were given up. They stay until outbox_retry() or outbox_discard(); later events of their aggregates wait behind them unless outbox_ext.after_give_up is pass.';
 COMMENT ON COLUMN @extschema@.outbox_dead_letter.event_id IS 'Identity of the event.';
 COMMENT ON COLUMN @extschema@.outbox_dead_letter.aggregate_type IS 'Its aggregate type.';
 COMMENT ON COLUMN @extschema@.outbox_dead_letter.aggregate_id IS 'Its aggregate id.';
@@ -407,14 +409,14 @@ COMMENT ON COLUMN @extschema@.outbox_status.state IS
     'no relay, starting, running, idle, no brokers, disabled, foreign rows, outage, misconfigured or damaged; the manual explains each.';
 COMMENT ON COLUMN @extschema@.outbox_status.waiting IS 'Events not published yet, without failed and discarded ones; exact to 10,000.';
 COMMENT ON COLUMN @extschema@.outbox_status.waiting_is_estimate IS 'True when waiting, or a count in parked, is beyond 10,000 and so an estimate (waiting) or a floor (parked).';
-COMMENT ON COLUMN @extschema@.outbox_status.oldest_due_age IS 'Age of the oldest event that is due and not published: the lag. NULL when nothing waits.';
+COMMENT ON COLUMN @extschema@.outbox_status.oldest_due_age IS 'How long the oldest event that is due has waited: the lag. Since created_at; a parked one since it was parked. NULL when nothing that is due waits.';
 COMMENT ON COLUMN @extschema@.outbox_status.in_flight IS 'Events read by the relay and not settled.';
 COMMENT ON COLUMN @extschema@.outbox_status.in_flight_bytes IS 'Their bytes.';
 COMMENT ON COLUMN @extschema@.outbox_status.parked IS 'Parked events by reason, each exact to 10,000.';
 COMMENT ON COLUMN @extschema@.outbox_status.last_published_at IS 'Time of the newest settle.';
 COMMENT ON COLUMN @extschema@.outbox_status.published_since_start IS 'Events that the running relay has published.';
 COMMENT ON COLUMN @extschema@.outbox_status.relay_pid IS 'Process id of the relay; NULL when none runs.';
-COMMENT ON COLUMN @extschema@.outbox_status.heartbeat_age IS 'Since when the relay has not turned its loop. An idle relay turns it once per outbox_ext.poll_interval.';
+COMMENT ON COLUMN @extschema@.outbox_status.heartbeat_age IS 'Since when the relay has not turned its loop. An idle relay turns it at least once per outbox_ext.poll_interval; one that is disabled, without brokers or misconfigured every 10 seconds, or every half outbox_ext.lease_duration if that is less.';
 COMMENT ON COLUMN @extschema@.outbox_status.lease_until IS 'End of the lease; in the past while the relay is idle.';
 COMMENT ON COLUMN @extschema@.outbox_status.settled_pos IS 'The settled cursor''s seq.';
 COMMENT ON COLUMN @extschema@.outbox_status.last_error IS 'What keeps events from being published, or went wrong last.';

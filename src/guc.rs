@@ -27,7 +27,7 @@ static MAX_IN_FLIGHT_BYTES: GucSetting<i32> = GucSetting::<i32>::new(16 * 1024);
 static LEASE_DURATION: GucSetting<i32> = GucSetting::<i32>::new(30_000);
 /// Only a fallback (COMMIT PREPARED): one look costs a few hundred microseconds.
 static POLL_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(1_000);
-/// Under constant load; a stream that runs dry is settled at once.
+/// The least time between two settles.
 static SETTLE_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(100);
 /// Below the broker's default message.max.bytes (1,048,588) with room for the record's framing.
 static MAX_MESSAGE_BYTES: GucSetting<i32> = GucSetting::<i32>::new(1_000_000);
@@ -166,8 +166,8 @@ pub fn define() {
     );
     GucRegistry::define_int_guc(
         c"outbox_ext.settle_interval",
-        c"Under constant load what Kafka acknowledged is settled this often.",
-        c"When the stream runs dry it is settled at once. Longer: fewer transactions, more duplicates after a crash.",
+        c"What Kafka acknowledged is settled at most this often.",
+        c"At once when the last settle is longer ago. Longer: fewer transactions, more duplicates after a crash.",
         &SETTLE_INTERVAL,
         0,
         60_000,
@@ -354,7 +354,7 @@ fn string_with_check(
     flags: GucFlags,
     hook: CheckHook,
 ) {
-    // SAFETY: the hooks below are guarded.
+    // SAFETY: the hooks, in checks.rs, are guarded.
     unsafe {
         GucRegistry::define_string_guc_with_hooks(
             name,

@@ -1,6 +1,6 @@
 //! Retention: deletes published events that are older than `outbox_ext.retention`, and the ledger rows before them.
 //!
-//! A process of its own that the relay starts now and then ([`due`]) and that ends when nothing is left to delete, so that deleting never holds up publishing. It deletes in
+//! A process of its own that the relay starts now and then ([`start`]) and that ends when nothing is left to delete, so that deleting never holds up publishing. It deletes in
 //! batches, each a short transaction: what a batch deleted stays deleted whatever becomes of the next one.
 //!
 //! The rule. Take the newest ledger row older than the retention. Its cursor passed only events that were published or parked before it. So delete the events with seq <= its pos that its

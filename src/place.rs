@@ -1,4 +1,4 @@
-//! Where the extension's objects are in this database. What is found is looked at again in each transaction: DROP and CREATE EXTENSION give new OIDs.
+//! Where the extension's objects are in this database. What is found is looked at again in each read step: DROP and CREATE EXTENSION give new OIDs.
 
 use crate::pg::catalog::{self, Schema};
 use crate::pg::spi::{Access, Spi};

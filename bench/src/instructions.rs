@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use outbox_e2e::cluster::DATABASE;
 use outbox_e2e::shell::{as_server_user, pg_program, run};
 use outbox_e2e::{Stop, seconds};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::backlog::{self, AGGREGATES, EVENT_TYPE, Size, payload};
 use crate::emit::PLAIN_TABLE;
@@ -167,6 +167,6 @@ fn section(insert: f64, emit: f64, drain: f64) -> Section {
         },
         notes: Vec::new(),
         plots: Vec::new(),
-        raw: Value::from(json!({ "insert": insert, "emit": emit, "drain": drain })),
+        raw: json!({ "insert": insert, "emit": emit, "drain": drain }),
     }
 }

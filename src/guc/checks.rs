@@ -1,6 +1,6 @@
 //! Check hooks of the string settings: a value that cannot be right is refused where it is set. They run in every process that loads the library, the postmaster included, and
 //! start nothing.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "check hooks are handed C pointers")]
 
 use crate::pg::catalog::c_string;
 use outbox_core::topic::TopicTemplate;

@@ -19,7 +19,7 @@ pub struct Settings {
     /// stops the relay.
     pub max_in_flight_bytes: usize,
     pub max_in_flight_events: usize,
-    /// Largest batch of the fast lane, where a topic has refused larger ones; outranks the user's batch.size.
+    /// Largest batch of the fast lane, where a topic has refused larger ones. A smaller batch.size of the user stays.
     pub batch_bytes: Option<usize>,
 }
 
@@ -69,7 +69,8 @@ const FAST_LANE: &[(&str, &str)] = &[
     ("log.thread.name", "false"),
 ];
 
-/// The fast lane's batch.size.
+const BATCH_SIZE: &str = "batch.size";
+/// The fast lane's.
 pub const BATCH_BYTES: usize = 262_144;
 
 /// What is different in the careful lane: a refusal is the record's own and no reason to fail the producer. Not the user's to set.
@@ -104,8 +105,8 @@ impl Settings {
         for (key, value) in &self.options {
             set(&conf, key, value)?;
         }
-        if let Some(bytes) = self.batch_bytes {
-            set(&conf, "batch.size", &bytes.clamp(1, BATCH_BYTES).to_string())?;
+        if let Some(bytes) = self.shrunk_batch() {
+            set(&conf, BATCH_SIZE, &bytes.to_string())?;
         }
         if lane == Lane::Careful {
             for (key, value) in CAREFUL_LANE {
@@ -123,6 +124,14 @@ impl Settings {
         set(&conf, "queue.buffering.max.messages", &limit(queue_messages))?;
         set(&conf, "bootstrap.servers", self.brokers.trim())?;
         Ok(conf)
+    }
+
+    fn shrunk_batch(&self) -> Option<usize> {
+        let of_user = self.options.iter().rfind(|(key, _)| key == BATCH_SIZE);
+        let most = of_user
+            .and_then(|(_, value)| value.trim().parse().ok())
+            .unwrap_or(BATCH_BYTES);
+        Some(self.batch_bytes?.clamp(1, BATCH_BYTES).min(most))
     }
 
     /// Values that no text may contain. Very short ones would black out ordinary words.
@@ -198,6 +207,21 @@ mod tests {
         for lane in [Lane::Fast, Lane::Careful] {
             assert!(settings(&[("linger.ms", "5")]).conf(lane).is_ok());
         }
+    }
+
+    #[test]
+    fn a_refusal_never_makes_the_users_batches_larger() {
+        let shrunk = |options: &[(&str, &str)]| {
+            let settings = Settings {
+                batch_bytes: Some(65_536),
+                ..settings(options)
+            };
+            settings.shrunk_batch()
+        };
+        assert_eq!(shrunk(&[]), Some(65_536));
+        assert_eq!(shrunk(&[("batch.size", "16384")]), Some(16_384));
+        assert_eq!(shrunk(&[("batch.size", "1000000")]), Some(65_536));
+        assert_eq!(settings(&[]).shrunk_batch(), None);
     }
 
     #[test]
