@@ -51,8 +51,13 @@ impl Session<'_> {
             }
         }
         for report in fast.drain(..) {
-            if matches!(report.outcome, Err(Failure::Refused { .. })) {
-                refused.push(Ticket::from_u64(report.ticket));
+            match &report.outcome {
+                Err(Failure::Refused { .. }) => refused.push(Ticket::from_u64(report.ticket)),
+                // The topic's partitions may be numbered anew, and the next record be taken for this one: not by this producer.
+                Err(failure) if report.may_be_stored && failure.action() == Action::ParkTopic => {
+                    failed = Some(worse(failed.take(), failure.clone()));
+                }
+                _ => {}
             }
             self.take_report(report.ticket, report.outcome, now, &mut failed);
         }

@@ -24,7 +24,7 @@ pub enum TopicFailure {
 /// | `Refused`  | too large, invalid time stamp, invalid record, policy violation         | suspect    |
 /// | `Producer` | cluster authorisation, sequence out of order, fenced or unknown producer| rebuild    |
 /// | `Purged`   | the client gave its queue up, after a fatal error or at its end         | read again |
-/// | `Unproven` | a positive report without an offset: nothing says that it was appended  | rebuild    |
+/// | `Unproven` | a positive report without an offset of its own: it proves nothing        | rebuild    |
 ///
 /// What librdkafka retries by itself (no leader, too few replicas, transport) never gets here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +66,9 @@ impl fmt::Display for Failure {
         match self {
             Failure::Topic { text, .. } | Failure::Refused { text } | Failure::Producer { text } => f.write_str(text),
             Failure::Purged => f.write_str("the producer was closed before Kafka answered"),
-            Failure::Unproven => f.write_str("Kafka's positive report carries no offset and proves nothing"),
+            Failure::Unproven => f.write_str(
+                "Kafka's positive report carries no offset, or that of an earlier record, and proves nothing",
+            ),
         }
     }
 }

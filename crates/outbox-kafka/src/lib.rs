@@ -16,6 +16,7 @@
 //! | `error`      | the table from librdkafka's error codes to what the relay does        |
 //! | `logs`       | librdkafka's log lines: levels, limits, no secrets                    |
 //! | `native`     | the calls into librdkafka (`unsafe`)                                  |
+//! | `offsets`    | whether an acknowledgement is of a new record                         |
 //! | `wake`       | eventfd, threads with all signals blocked (`unsafe`)                  |
 //!
 //! No thread started here, by librdkafka or by us, ever takes a signal or calls PostgreSQL.
@@ -26,6 +27,7 @@ mod error;
 mod logs;
 mod metadata;
 mod native;
+mod offsets;
 pub mod options;
 mod outage;
 pub mod producer;

@@ -4,7 +4,8 @@
 //! yet. Used by one thread, the relay's main thread, which never waits in here: it sleeps on
 //! `event_fd` and then calls `serve`, `topic_answers` and `take_logs`.
 //!
-//! Promises: a report is `Ok` only when a broker gave the record an offset. A record that was sent
+//! Promises: a report is `Ok` only when a broker gave the record an offset that no record of this
+//! producer had before. A record that was sent
 //! gets one report at most; after a fatal error or a purge it may get none. After the first failure
 //! of any record throw the producer away, or make sure that nothing of that partition follows.
 
@@ -23,6 +24,7 @@ use crate::error::{failure, fatal_failure};
 use crate::logs::{LogBook, LogLine, redact};
 use crate::metadata::{MetadataThread, TopicMetadata};
 use crate::native::{Client, Delivery, EventKind, Topic};
+use crate::offsets::Offsets;
 use crate::outage::Outage;
 use crate::wake::{EventFd, spawn_without_signals};
 
@@ -62,6 +64,8 @@ pub struct Record<'a> {
 pub struct Report {
     pub ticket: u64,
     pub outcome: Result<(), Failure>,
+    /// A broker may have stored it though the outcome is a failure.
+    pub may_be_stored: bool,
 }
 
 /// Why a record was not taken. There will be no report for it.
@@ -84,6 +88,8 @@ pub struct Producer {
     /// Of producers that share a descriptor, the one that makes it unreadable.
     owns_wake: bool,
     logs: RefCell<LogBook>,
+    /// What was acknowledged.
+    offsets: RefCell<Offsets>,
     outage: Arc<Outage>,
     secrets: Vec<String>,
 }
@@ -123,6 +129,7 @@ impl Producer {
             wake: Arc::clone(&wake),
             owns_wake,
             logs: RefCell::new(LogBook::new(secrets.clone())),
+            offsets: RefCell::default(),
             outage: Arc::clone(&outage),
             secrets,
         };
@@ -155,7 +162,7 @@ impl Producer {
                 match event.kind() {
                     EventKind::Deliveries => {
                         while let Some(delivery) = event.next_delivery() {
-                            let report = report(&delivery);
+                            let report = report(&delivery, &mut self.offsets.borrow_mut());
                             delivered |= report.outcome.is_ok();
                             out.push(report);
                             served += 1;
@@ -304,16 +311,17 @@ impl fmt::Debug for Producer {
     }
 }
 
-fn report(delivery: &Delivery) -> Report {
+fn report(delivery: &Delivery, offsets: &mut Offsets) -> Report {
     let outcome = match delivery.result {
-        Ok(()) if delivery.offset >= 0 => Ok(()),
-        // librdkafka concluded that the record was stored; no broker said so.
+        Ok(()) if offsets.advance(delivery.place, delivery.offset) => Ok(()),
+        // librdkafka concluded that the record was stored, and no broker said so; or a broker took it for an earlier one.
         Ok(()) => Err(Failure::Unproven),
         Err(code) => Err(failure(code)),
     };
     Report {
         ticket: delivery.ticket,
         outcome,
+        may_be_stored: delivery.may_be_stored,
     }
 }
 

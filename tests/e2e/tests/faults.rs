@@ -63,12 +63,21 @@ impl Faulty {
         }
     }
 
-    /// Changes settings as a DBA does.
+    /// Changes settings, or the file that one names, as a DBA does, and waits until the relay has taken that over: what is emitted then meets it.
+    #[track_caller]
     fn alter(&mut self, settings: &[(&str, &str)]) {
+        let before: String = self
+            .db
+            .one("SELECT COALESCE(max(lease_token::text), '') FROM outbox_lease");
         for (name, value) in settings {
             self.db.run(&format!("ALTER SYSTEM SET outbox_ext.{name} = '{value}'"));
         }
         self.db.run("SELECT pg_reload_conf()");
+        // Each session has a token of its own; with wrong settings there is none.
+        let taken_over = format!(
+            "SELECT state = 'misconfigured' OR EXISTS (SELECT FROM outbox_lease WHERE lease_token::text <> '{before}') FROM outbox_status"
+        );
+        self.db.wait_true(&taken_over, seconds(20));
     }
 
     /// Waits until the status is in this state with an error that has all these words, and keeps the error.
@@ -171,8 +180,9 @@ fn faults_of_connections_read_differently(name: &str) {
         ("kafka_options", ""),
         ("kafka_options_file", &file.display().to_string()),
     ]);
-    f.emit(&kind, 100);
+    // Before anything is emitted: a relay that has not heard of the change yet would publish it.
     f.expect("outage", &["authentication failed", "sasl properties"]);
+    f.emit(&kind, 100);
     assert_eq!(f.db.pending(), 100);
     write(PASSWORD);
     f.alter(&[]);

@@ -33,7 +33,17 @@ impl Client {
 pub(crate) struct Delivery {
     pub(crate) ticket: u64,
     pub(crate) result: Result<(), RDKafkaErrorCode>,
+    /// A broker may have stored it, whatever the result.
+    pub(crate) may_be_stored: bool,
+    pub(crate) place: Place,
     pub(crate) offset: i64,
+}
+
+/// A partition of a topic, for one client: the topic by its handle's address, which is the topic's as long as the client uses it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Place {
+    pub(crate) topic: usize,
+    pub(crate) partition: i32,
 }
 
 pub(crate) enum EventKind {
@@ -75,6 +85,13 @@ impl Event<'_> {
             Some(Delivery {
                 ticket: (*message)._private as usize as u64,
                 result: if code == 0 { Ok(()) } else { Err(code_from_raw(code)) },
+                may_be_stored: code == 0
+                    || rd::rd_kafka_message_status(message)
+                        != rd::rd_kafka_msg_status_t::RD_KAFKA_MSG_STATUS_NOT_PERSISTED,
+                place: Place {
+                    topic: (*message).rkt as usize,
+                    partition: (*message).partition,
+                },
                 offset: (*message).offset,
             })
         }
