@@ -11,36 +11,60 @@
 
 use std::collections::HashMap;
 
-use crate::native::Place;
+use crate::native::Delivery;
 
-/// Partitions remembered. With more topics than a relay has at any time all are forgotten, and what follows is taken on trust.
-const PLACES_MAX: usize = 100_000;
+/// Topics remembered. With more in one producer's life all are forgotten, and the next record of each is taken on trust.
+const TOPICS_MAX: usize = 20_000;
 
-/// The greatest offset acknowledged, for each partition.
+/// The greatest offset acknowledged, for each partition of each topic.
 #[derive(Default)]
 pub(crate) struct Offsets {
-    seen: HashMap<Place, i64>,
-    /// The last one asked about, with its offset, which is newer than in `seen`: reports come batch by batch.
-    last: Option<(Place, i64)>,
+    seen: HashMap<String, HashMap<i32, i64>>,
+    /// The last one asked about, which is newer than in `seen`: reports come batch by batch, and so hardly ever need the name.
+    last: Option<Last>,
+}
+
+struct Last {
+    /// The topic's handle, and the partition.
+    place: (usize, i32),
+    topic: String,
+    offset: i64,
 }
 
 impl Offsets {
-    /// Takes an acknowledged offset; false if it is none, or not above all before it.
-    pub(crate) fn advance(&mut self, place: Place, offset: i64) -> bool {
-        let before = match self.last {
-            Some((last, before)) if last == place => before,
-            _ => {
-                if let Some((last, offset)) = self.last {
-                    if self.seen.len() >= PLACES_MAX {
-                        self.seen.clear();
-                    }
-                    self.seen.insert(last, offset);
-                }
-                self.seen.get(&place).copied().unwrap_or(-1)
-            }
-        };
-        self.last = Some((place, before.max(offset)));
+    /// Takes the acknowledged offset; false if it is none, or not above all before it.
+    pub(crate) fn advance(&mut self, delivery: &Delivery<'_>) -> bool {
+        let place = (delivery.topic_handle(), delivery.partition);
+        self.advance_to(place, delivery.offset, || delivery.topic_name())
+    }
+
+    fn advance_to(&mut self, place: (usize, i32), offset: i64, topic: impl FnOnce() -> String) -> bool {
+        if let Some(last) = self.last.as_mut().filter(|last| last.place == place) {
+            let before = last.offset;
+            last.offset = before.max(offset);
+            return offset > before;
+        }
+        self.handles_gone();
+        let topic = topic();
+        let known = self.seen.get(&topic).and_then(|partitions| partitions.get(&place.1));
+        let before = known.copied().unwrap_or(-1);
+        self.last = Some(Last {
+            place,
+            topic,
+            offset: before.max(offset),
+        });
         offset > before
+    }
+
+    /// Topics' handles may be others from here on.
+    pub(crate) fn handles_gone(&mut self) {
+        if let Some(last) = self.last.take() {
+            if self.seen.len() >= TOPICS_MAX && !self.seen.contains_key(&last.topic) {
+                self.seen.clear();
+            }
+            let partitions = self.seen.entry(last.topic).or_default();
+            partitions.insert(last.place.1, last.offset);
+        }
     }
 }
 
@@ -48,28 +72,40 @@ impl Offsets {
 mod tests {
     use super::*;
 
-    fn place(topic: usize, partition: i32) -> Place {
-        Place { topic, partition }
+    fn advance(offsets: &mut Offsets, handle: usize, topic: &str, partition: i32, offset: i64) -> bool {
+        offsets.advance_to((handle, partition), offset, || topic.to_owned())
     }
 
     #[test]
     fn only_a_greater_offset_of_the_same_partition_is_new() {
         let mut offsets = Offsets::default();
-        assert!(offsets.advance(place(1, 0), 0));
-        assert!(offsets.advance(place(1, 0), 1));
-        assert!(!offsets.advance(place(1, 0), 1), "the same again");
-        assert!(offsets.advance(place(1, 1), 0), "another partition");
-        assert!(offsets.advance(place(2, 0), 0), "another topic");
-        assert!(!offsets.advance(place(1, 0), 0), "remembered across others");
-        assert!(offsets.advance(place(1, 0), 9), "gaps are other producers' records");
-        assert!(!offsets.advance(place(1, 0), 8));
+        assert!(advance(&mut offsets, 1, "a", 0, 0));
+        assert!(advance(&mut offsets, 1, "a", 0, 1));
+        assert!(!advance(&mut offsets, 1, "a", 0, 1), "the same again");
+        assert!(advance(&mut offsets, 1, "a", 1, 0), "another partition");
+        assert!(advance(&mut offsets, 2, "b", 0, 0), "another topic");
+        assert!(!advance(&mut offsets, 1, "a", 0, 0), "remembered across others");
+        assert!(advance(&mut offsets, 1, "a", 0, 9), "gaps are other producers' records");
+        assert!(!advance(&mut offsets, 1, "a", 0, 8));
+    }
+
+    #[test]
+    fn a_topic_is_known_by_its_name_and_not_by_its_handle() {
+        let mut offsets = Offsets::default();
+        assert!(advance(&mut offsets, 1, "a", 0, 5));
+        offsets.handles_gone();
+        assert!(
+            advance(&mut offsets, 1, "b", 0, 0),
+            "another topic where the first one was"
+        );
+        assert!(!advance(&mut offsets, 2, "a", 0, 5), "the same topic elsewhere");
     }
 
     #[test]
     fn no_offset_is_not_new() {
         let mut offsets = Offsets::default();
-        assert!(!offsets.advance(place(1, 0), -1));
-        assert!(!offsets.advance(place(1, 0), -1001));
-        assert!(offsets.advance(place(1, 0), 0));
+        assert!(!advance(&mut offsets, 1, "a", 0, -1));
+        assert!(!advance(&mut offsets, 1, "a", 0, -1001));
+        assert!(advance(&mut offsets, 1, "a", 0, 0));
     }
 }

@@ -201,6 +201,7 @@ impl Producer {
         if !topics.contains_key(record.topic) {
             if topics.len() >= TOPICS_MAX {
                 topics.clear();
+                self.offsets.borrow_mut().handles_gone();
             }
             let topic = Topic::new(self.client(), record.topic).map_err(|code| SendError::Failed(failure(code)))?;
             topics.insert(record.topic.to_owned(), topic);
@@ -311,9 +312,9 @@ impl fmt::Debug for Producer {
     }
 }
 
-fn report(delivery: &Delivery, offsets: &mut Offsets) -> Report {
+fn report(delivery: &Delivery<'_>, offsets: &mut Offsets) -> Report {
     let outcome = match delivery.result {
-        Ok(()) if offsets.advance(delivery.place, delivery.offset) => Ok(()),
+        Ok(()) if offsets.advance(delivery) => Ok(()),
         // librdkafka concluded that the record was stored, and no broker said so; or a broker took it for an earlier one.
         Ok(()) => Err(Failure::Unproven),
         Err(code) => Err(failure(code)),

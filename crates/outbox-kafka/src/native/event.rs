@@ -29,21 +29,28 @@ impl Client {
     }
 }
 
-/// One delivery report.
-pub(crate) struct Delivery {
+/// One delivery report, while its event is there.
+pub(crate) struct Delivery<'e> {
     pub(crate) ticket: u64,
     pub(crate) result: Result<(), RDKafkaErrorCode>,
     /// A broker may have stored it, whatever the result.
     pub(crate) may_be_stored: bool,
-    pub(crate) place: Place,
     pub(crate) offset: i64,
+    pub(crate) partition: i32,
+    topic: *mut rd::rd_kafka_topic_t,
+    event: PhantomData<&'e rd::rd_kafka_event_t>,
 }
 
-/// A partition of a topic, for one client: the topic by its handle's address, which is the topic's as long as the client uses it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Place {
-    pub(crate) topic: usize,
-    pub(crate) partition: i32,
+impl Delivery<'_> {
+    /// The address of the topic's handle: the same topic while the handle is there, which a new one may be at later.
+    pub(crate) fn topic_handle(&self) -> usize {
+        self.topic as usize
+    }
+
+    pub(crate) fn topic_name(&self) -> String {
+        // SAFETY: the event keeps the message, and that its topic.
+        unsafe { text(rd::rd_kafka_topic_name(self.topic)) }
+    }
 }
 
 pub(crate) enum EventKind {
@@ -74,7 +81,7 @@ impl Event<'_> {
     }
 
     /// The reports of a `Deliveries` event: all of one batch.
-    pub(crate) fn next_delivery(&self) -> Option<Delivery> {
+    pub(crate) fn next_delivery(&self) -> Option<Delivery<'_>> {
         // SAFETY: the event is valid, and so is each message until the event is destroyed.
         unsafe {
             let message = rd::rd_kafka_event_message_next(self.event);
@@ -88,11 +95,10 @@ impl Event<'_> {
                 may_be_stored: code == 0
                     || rd::rd_kafka_message_status(message)
                         != rd::rd_kafka_msg_status_t::RD_KAFKA_MSG_STATUS_NOT_PERSISTED,
-                place: Place {
-                    topic: (*message).rkt as usize,
-                    partition: (*message).partition,
-                },
                 offset: (*message).offset,
+                partition: (*message).partition,
+                topic: (*message).rkt,
+                event: PhantomData,
             })
         }
     }
