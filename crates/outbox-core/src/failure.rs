@@ -67,7 +67,7 @@ impl fmt::Display for Failure {
             Failure::Topic { text, .. } | Failure::Refused { text } | Failure::Producer { text } => f.write_str(text),
             Failure::Purged => f.write_str("the producer was closed before Kafka answered"),
             Failure::Unproven => f.write_str(
-                "Kafka's positive report carries no offset, or that of an earlier record, and proves nothing",
+                "Kafka's positive report carries no offset, or that of an earlier batch, and proves nothing",
             ),
         }
     }

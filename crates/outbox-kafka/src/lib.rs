@@ -10,24 +10,24 @@
 //! | `options`    | the user's librdkafka properties: reading them, refusing the harmful  |
 //! | `producer`   | the producer of the fast lane, from its start to its end              |
 //! | `settings`   | the properties it is made with: ours, then the user's                 |
+//! | `acknowledged` | whether an acknowledgement is of a new batch                        |
 //! | `metadata`   | the thread that asks brokers about topics                             |
 //! | `outage`     | whether brokers can be reached                                        |
 //! | `connection` | what an error of a connection means, and where to look                |
 //! | `error`      | the table from librdkafka's error codes to what the relay does        |
 //! | `logs`       | librdkafka's log lines: levels, limits, no secrets                    |
 //! | `native`     | the calls into librdkafka (`unsafe`)                                  |
-//! | `offsets`    | whether an acknowledgement is of a new record                         |
 //! | `wake`       | eventfd, threads with all signals blocked (`unsafe`)                  |
 //!
 //! No thread started here, by librdkafka or by us, ever takes a signal or calls PostgreSQL.
 
+mod acknowledged;
 mod brokers;
 mod connection;
 mod error;
 mod logs;
 mod metadata;
 mod native;
-mod offsets;
 pub mod options;
 mod outage;
 pub mod producer;

@@ -24,7 +24,7 @@ use crate::producer::Record;
 
 mod event;
 
-pub(crate) use event::{Delivery, EventKind};
+pub(crate) use event::{Delivery, Event, EventKind};
 
 /// The size librdkafka's documentation recommends for its error texts.
 const ERROR_TEXT_BYTES: usize = 512;

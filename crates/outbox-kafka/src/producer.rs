@@ -4,8 +4,8 @@
 //! yet. Used by one thread, the relay's main thread, which never waits in here: it sleeps on
 //! `event_fd` and then calls `serve`, `topic_answers` and `take_logs`.
 //!
-//! Promises: a report is `Ok` only when a broker gave the record an offset that no record of this
-//! producer had before. A record that was sent
+//! Promises: a report is `Ok` only when a broker gave the record an offset, and not that of an
+//! earlier batch over again. A record that was sent
 //! gets one report at most; after a fatal error or a purge it may get none. After the first failure
 //! of any record throw the producer away, or make sure that nothing of that partition follows.
 
@@ -20,11 +20,11 @@ use std::time::Instant;
 use outbox_core::failure::Failure;
 use rdkafka::error::RDKafkaErrorCode as Code;
 
+use crate::acknowledged::Acknowledged;
 use crate::error::{failure, fatal_failure};
 use crate::logs::{LogBook, LogLine, redact};
 use crate::metadata::{MetadataThread, TopicMetadata};
-use crate::native::{Client, Delivery, EventKind, Topic};
-use crate::offsets::Offsets;
+use crate::native::{Client, Delivery, Event, EventKind, Topic};
 use crate::outage::Outage;
 use crate::wake::{EventFd, spawn_without_signals};
 
@@ -88,8 +88,7 @@ pub struct Producer {
     /// Of producers that share a descriptor, the one that makes it unreadable.
     owns_wake: bool,
     logs: RefCell<LogBook>,
-    /// What was acknowledged.
-    offsets: RefCell<Offsets>,
+    acknowledged: RefCell<Acknowledged>,
     outage: Arc<Outage>,
     secrets: Vec<String>,
 }
@@ -129,7 +128,7 @@ impl Producer {
             wake: Arc::clone(&wake),
             owns_wake,
             logs: RefCell::new(LogBook::new(secrets.clone())),
-            offsets: RefCell::default(),
+            acknowledged: RefCell::default(),
             outage: Arc::clone(&outage),
             secrets,
         };
@@ -161,12 +160,9 @@ impl Producer {
             if let Some(event) = client.poll() {
                 match event.kind() {
                     EventKind::Deliveries => {
-                        while let Some(delivery) = event.next_delivery() {
-                            let report = report(&delivery, &mut self.offsets.borrow_mut());
-                            delivered |= report.outcome.is_ok();
-                            out.push(report);
-                            served += 1;
-                        }
+                        let before = out.len();
+                        delivered |= self.take_batch(&event, out);
+                        served += out.len() - before;
                     }
                     EventKind::Error(code, text) => {
                         self.outage.trouble(code, &redact(&text, &self.secrets));
@@ -195,13 +191,34 @@ impl Producer {
         more
     }
 
+    /// Takes the reports of one batch. True: it was acknowledged.
+    fn take_batch(&self, event: &Event<'_>, out: &mut Vec<Report>) -> bool {
+        let begin = out.len();
+        let mut first = None;
+        while let Some(delivery) = event.next_delivery() {
+            out.push(report(&delivery));
+            first.get_or_insert(delivery);
+        }
+        let reports = &mut out[begin..];
+        let Some(first) = first.filter(|_| reports.iter().all(|report| report.outcome.is_ok())) else {
+            return false;
+        };
+        let is_new = self.acknowledged.borrow_mut().add(&first, reports.len());
+        if !is_new {
+            reports
+                .iter_mut()
+                .for_each(|report| report.outcome = Err(Failure::Unproven));
+        }
+        is_new
+    }
+
     /// Hands a record over to one partition. librdkafka copies all of it.
     pub fn send(&self, record: &Record<'_>, partition: i32, ticket: u64) -> Result<(), SendError> {
         let mut topics = self.topics.borrow_mut();
         if !topics.contains_key(record.topic) {
             if topics.len() >= TOPICS_MAX {
                 topics.clear();
-                self.offsets.borrow_mut().handles_gone();
+                self.acknowledged.borrow_mut().handles_gone();
             }
             let topic = Topic::new(self.client(), record.topic).map_err(|code| SendError::Failed(failure(code)))?;
             topics.insert(record.topic.to_owned(), topic);
@@ -312,10 +329,10 @@ impl fmt::Debug for Producer {
     }
 }
 
-fn report(delivery: &Delivery<'_>, offsets: &mut Offsets) -> Report {
+fn report(delivery: &Delivery<'_>) -> Report {
     let outcome = match delivery.result {
-        Ok(()) if offsets.advance(delivery) => Ok(()),
-        // librdkafka concluded that the record was stored, and no broker said so; or a broker took it for an earlier one.
+        Ok(()) if delivery.offset >= 0 => Ok(()),
+        // librdkafka concluded that the record was stored; no broker said so.
         Ok(()) => Err(Failure::Unproven),
         Err(code) => Err(failure(code)),
     };

@@ -367,7 +367,8 @@ fn three_brokers_topic_recreated(name: &str) {
         ],
     );
     let load = stage.load();
-    stage.wait_more(500, seconds(30));
+    // More batches than are known again by place and size: else one of the new topic's may by chance be taken for one of the old.
+    stage.wait_more(8_000, seconds(60));
     stage.cluster.kafka().delete_topics(&[&stage.topic]);
     // The brokers delete at their leisure, and acknowledge until then.
     let_pass(seconds(1));
