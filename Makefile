@@ -53,11 +53,11 @@ test-e2e: ## end to end: real PostgreSQL, real Kafka
 soak: ## the guarantee under random faults: make soak SECONDS=1800 SEED=1
 	@scripts/soak.sh "$(or $(SECONDS),300)" $(SEED)
 
-bench: ## measure beside peers and floors (half an hour); BENCH="drain --rounds 2" measures only that, BENCH=flatness part two
+bench: ## measure beside peers and floors (40 minutes); BENCH="drain --rounds 2" measures only that, BENCH=flatness part two
 	@scripts/bench.sh $(BENCH)
 
-bench-quick: ## a look at the same, small and provisional (minutes)
-	@scripts/bench.sh --rounds 1 --scale 0.05
+bench-quick: ## a look at three of its rows, small and provisional (a minute, once built)
+	@scripts/bench.sh latency drain emit --rounds 1 --scale 0.05
 
 fmt: ## format the Rust code
 	@cargo fmt --all

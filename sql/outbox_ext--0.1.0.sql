@@ -384,6 +384,8 @@ CREATE VIEW @extschema@.outbox_status AS
               SELECT count(*) AS n, min(g.parked_at) FILTER (WHERE r.reason NOT IN ('scheduled', 'failed', 'discarded')) AS oldest
                 FROM (SELECT p.parked_at FROM @extschema@.outbox_parked p WHERE p.reason = r.reason LIMIT 10001) g) f
          WHERE f.n > 0),
+    due AS MATERIALIZED (
+        SELECT LEAST((SELECT oldest FROM fresh), (SELECT oldest FROM late), (SELECT min(p.oldest) FROM parked p)) AS oldest),
     waiting AS MATERIALIZED (
         SELECT (SELECT n FROM fresh) + (SELECT n FROM late)
                + COALESCE((SELECT sum(p.n) FROM parked p WHERE p.reason NOT IN ('failed', 'discarded')), 0)::bigint AS n,
@@ -392,7 +394,8 @@ CREATE VIEW @extschema@.outbox_status AS
            CASE WHEN (SELECT n FROM fresh) > 10000
                 THEN GREATEST(w.n, (SELECT s.last_value FROM @extschema@.outbox_log_seq s) - (SELECT pos FROM c)) ELSE w.n END AS waiting,
            w.is_estimate AS waiting_is_estimate,
-           pg_catalog.clock_timestamp() - LEAST((SELECT oldest FROM fresh), (SELECT oldest FROM late), (SELECT min(p.oldest) FROM parked p)) AS oldest_due_age,
+           -- An event is older than nothing, also after the clock was set back. GREATEST alone would make 0 of NULL.
+           (SELECT CASE WHEN d.oldest IS NOT NULL THEN GREATEST(pg_catalog.clock_timestamp() - d.oldest, '0'::interval) END FROM due d) AS oldest_due_age,
            COALESCE(r.in_flight, 0) AS in_flight,
            COALESCE(r.in_flight_bytes, 0) AS in_flight_bytes,
            COALESCE((SELECT pg_catalog.jsonb_object_agg(p.reason, p.n) FROM parked p), '{}') AS parked,

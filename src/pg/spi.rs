@@ -45,7 +45,6 @@ pub mod types {
     pub const UUID: Oid = pg_sys::UUIDOID;
     pub const TEXT: Oid = pg_sys::TEXTOID;
     pub const JSONB: Oid = pg_sys::JSONBOID;
-    pub const BOOL: Oid = pg_sys::BOOLOID;
     pub const INT4: Oid = pg_sys::INT4OID;
     pub const INT8: Oid = pg_sys::INT8OID;
     pub const OID: Oid = pg_sys::OIDOID;
@@ -211,6 +210,11 @@ impl Row<'_> {
     #[inline]
     pub fn i64(&self, column: usize) -> Option<i64> {
         self.datum(column).map(|datum| datum.value() as i64)
+    }
+
+    /// False for NULL.
+    pub fn bool(&self, column: usize) -> bool {
+        self.datum(column).is_some_and(|datum| datum.value() & 1 == 1)
     }
 
     pub fn text(&self, column: usize) -> Option<String> {

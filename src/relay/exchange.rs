@@ -31,6 +31,15 @@ pub struct Lesson {
     pub batch_shrunk_at_ms: u64,
     /// Topics that could not be written though the brokers know them. Their first events go carefully.
     pub topics: HashMap<String, String>,
+    pub orphans: OrphanSearch,
+}
+
+/// How far outbox_parked was looked through for rows whose event is gone.
+#[derive(Default)]
+pub struct OrphanSearch {
+    pub after: [u8; 16],
+    /// Somebody has deleted events: the end is to come soon.
+    pub hurry: bool,
 }
 
 impl Session<'_> {

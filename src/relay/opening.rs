@@ -80,7 +80,6 @@ impl<'a> Session<'a> {
                 transaction.become_owner(place.owner);
                 let store = Store::prepare(spi, &place.schema);
                 store.acquire(spi, &token, settings.lease_duration_ms, std::process::id() as i32);
-                store.drop_orphans(spi);
                 Some((place, store))
             })
         })?;
@@ -91,12 +90,12 @@ impl<'a> Session<'a> {
             transaction.become_owner(place.owner);
             transaction.snapshot();
             spi::connected(|spi| {
-                store.held(
-                    spi,
-                    settings.after_give_up == AfterGiveUp::Hold,
-                    |aggregate, rows, blocking| window.hold(aggregate, rows, blocking),
-                );
-                for parked in store.parked_topics(spi) {
+                let failed_holds = settings.after_give_up == AfterGiveUp::Hold;
+                let (topics, orphans) = store.holders(spi, failed_holds, |aggregate, blocks| {
+                    window.hold(aggregate, 1, u64::from(blocks));
+                });
+                store.drop_orphans(spi, &orphans);
+                for (parked, rows) in topics {
                     let topic = if parked.given {
                         parked.topic.clone()
                     } else {
@@ -106,11 +105,10 @@ impl<'a> Session<'a> {
                         store.retarget(spi, &parked, &topic);
                     }
                     if parked.cannot_be_written {
-                        window.assume_missing(&topic, parked.error.as_str().into(), now);
+                        window.assume_missing(&topic, parked.error.into(), now);
+                    } else {
+                        window.expect_rows(&topic, rows, now);
                     }
-                }
-                for (topic, rows) in store.parked_for_partitions(spi) {
-                    window.expect_rows(&topic, rows, now);
                 }
                 store.ledger(spi)
             })

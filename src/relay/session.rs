@@ -9,7 +9,7 @@
 //! - a settle covers only events with a positive report, or parks them in the same transaction, and is fenced by the lease's token.
 
 use super::clock::Clock;
-use super::exchange::{Lesson, Reports};
+use super::exchange::{Lesson, OrphanSearch, Reports};
 use super::lanes::Lanes;
 use super::reading::StepRead;
 use super::report::Reporter;
@@ -29,8 +29,11 @@ use outbox_core::window::Window;
 use std::collections::HashSet;
 use std::rc::Rc;
 
-/// Rows of outbox_parked whose event is gone are looked for this often.
-const ORPHANS_MS: u64 = 60_000;
+/// A stretch of outbox_parked is looked through for rows whose event is gone this often: events may be deleted without our being told (in a
+/// prepared transaction, with triggers disabled).
+const ORPHANS_MS: u64 = 10_000;
+/// The same after we were told, until all of it was.
+const ORPHANS_HURRY_MS: u64 = 100;
 /// A step that waits for synchronous standbys longer than this is worth saying.
 const STANDBY_SLOW_MS: u64 = 1_000;
 /// While a step waits for synchronous standbys they are looked at this often.
@@ -154,15 +157,29 @@ impl<'a> Session<'a> {
         if reloaded && (Settings::current() != *self.settings || self.options_changed()) {
             return Err(End::Settings);
         }
-        // Loaded anew, for rows of outbox_parked may have lost their events.
-        if (self.slot.take_rows_removed() && self.has_parked()) || self.slot.take_new_session() {
+        if self.slot.take_rows_removed() {
+            self.lesson.orphans = OrphanSearch {
+                hurry: true,
+                ..OrphanSearch::default()
+            };
+            if self.window.held_aggregates() > 0 {
+                // Loaded anew, for what held them may be gone.
+                return Err(End::Settings);
+            }
+        }
+        if self.slot.take_new_session() {
             return Err(End::Settings);
         }
         if let Some(back_ms) = self.clock.set_back_by() {
             self.reporter.clock_set_back(back_ms);
             return Err(End::Settings);
         }
-        let woken = self.slot.take_wake();
+        // Left pending while a read must wait, so that further commits cost no signal.
+        let woken = if now < self.read_not_before_ms {
+            self.slot.wake_pending()
+        } else {
+            self.slot.take_wake()
+        };
         let polled = now >= self.polled_at_ms + self.settings.poll_interval_ms;
         if polled {
             self.polled_at_ms = now;
@@ -204,26 +221,30 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Events may be deleted without our being told (in a prepared transaction, with triggers disabled): their parked rows go now and then.
     fn drop_orphans_if_due(&mut self, now: u64) -> Result<(), End> {
-        if now < self.orphans_at_ms + ORPHANS_MS {
+        let search = &mut self.lesson.orphans;
+        let pause = if search.hurry { ORPHANS_HURRY_MS } else { ORPHANS_MS };
+        if now < self.orphans_at_ms + pause {
             return Ok(());
         }
         self.orphans_at_ms = now;
-        if !self.has_parked() {
-            return Ok(());
+        let after = search.after;
+        let stretch = self.transaction(Isolation::ReadCommitted, |session, spi| {
+            let stretch = session.store.stretch(spi, &after);
+            session.store.drop_orphans(spi, &stretch.orphans);
+            stretch
+        })?;
+        let search = &mut self.lesson.orphans;
+        match stretch.last {
+            Some(last) => search.after = last,
+            None => *search = OrphanSearch::default(),
         }
-        let dropped = self.transaction(Isolation::ReadCommitted, |session, spi| session.store.drop_orphans(spi))?;
-        if dropped == 0 { Ok(()) } else { Err(End::Settings) }
+        if stretch.holds { Err(End::Settings) } else { Ok(()) }
     }
 
     /// Whether the file of outbox_ext.kafka_options_file says something else than when the session began.
     fn options_changed(&self) -> bool {
         super::options::gather(self.settings).is_ok_and(|options| options != self.options)
-    }
-
-    fn has_parked(&self) -> bool {
-        self.window.held_aggregates() > 0 || self.next_due.is_some()
     }
 
     fn sweep_if_due(&mut self, now: u64) {
@@ -301,6 +322,9 @@ impl<'a> Session<'a> {
     fn sleep(&mut self) -> Result<(), End> {
         let now = runtime::monotonic_ms();
         let mut until = self.polled_at_ms + self.settings.poll_interval_ms;
+        if self.lesson.orphans.hurry {
+            until = until.min(self.orphans_at_ms + ORPHANS_HURRY_MS);
+        }
         if self.window.settleable() {
             until = until.min(self.settled_at_ms + self.settings.settle_interval_ms);
         }

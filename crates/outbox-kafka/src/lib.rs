@@ -4,20 +4,20 @@
 //! ticket back ([`Producer::serve`]). It never blocks in here: whatever takes time happens on
 //! librdkafka's threads or on ours, and an eventfd says when there is something to collect.
 //!
-//! | module       | owns                                                                  |
-//! |--------------|-----------------------------------------------------------------------|
-//! | `brokers`    | the list of brokers: refusing slips                                   |
-//! | `options`    | the user's librdkafka properties: reading them, refusing the harmful  |
-//! | `producer`   | the producer of the fast lane, from its start to its end              |
-//! | `settings`   | the properties it is made with: ours, then the user's                 |
-//! | `acknowledged` | whether an acknowledgement is of a new batch                        |
-//! | `metadata`   | the thread that asks brokers about topics                             |
-//! | `outage`     | whether brokers can be reached                                        |
-//! | `connection` | what an error of a connection means, and where to look                |
-//! | `error`      | the table from librdkafka's error codes to what the relay does        |
-//! | `logs`       | librdkafka's log lines: levels, limits, no secrets                    |
-//! | `native`     | the calls into librdkafka (`unsafe`)                                  |
-//! | `wake`       | eventfd, threads with all signals blocked (`unsafe`)                  |
+//! | module         | owns                                                                 |
+//! |----------------|----------------------------------------------------------------------|
+//! | `brokers`      | the list of brokers: refusing slips                                  |
+//! | `options`      | the user's librdkafka properties: reading them, refusing the harmful |
+//! | `producer`     | the producer of the fast lane, from its start to its end             |
+//! | `settings`     | the properties it is made with: ours, then the user's                |
+//! | `acknowledged` | whether an acknowledgement is of a new batch                         |
+//! | `metadata`     | the thread that asks brokers about topics                            |
+//! | `outage`       | whether brokers can be reached                                       |
+//! | `connection`   | what an error of a connection means, and where to look               |
+//! | `error`        | the table from librdkafka's error codes to what the relay does       |
+//! | `logs`         | librdkafka's log lines: levels, limits, no secrets                   |
+//! | `native`       | the calls into librdkafka (`unsafe`)                                 |
+//! | `wake`         | eventfd, threads with all signals blocked (`unsafe`)                 |
 //!
 //! No thread started here, by librdkafka or by us, ever takes a signal or calls PostgreSQL.
 

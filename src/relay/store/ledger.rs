@@ -2,13 +2,18 @@
 
 use super::{Store, parse_snapshot};
 use crate::pg::call::uuid_bytes;
-use crate::pg::spi::{Access, Plan, Spi, text_datum, uuid_datum};
+use crate::pg::spi::{Access, Plan, Row, Spi, text_datum, uuid_datum};
 use crate::relay::Body;
 use outbox_core::cursor::{Cursor, Walk};
-use outbox_core::window::{AggregateKey, Settlement, Window};
+use outbox_core::window::{AggregateKey, ParkReason, Settlement, Window};
 use pgrx::pg_sys::Datum;
+use std::collections::HashMap;
 
-/// A parked head's topic, as the row says and what it was made from.
+/// Rows of outbox_parked looked at in one stretch: some 10 ms.
+const STRETCH_ROWS: usize = 5_000;
+
+/// What parked rows wait for, as they say and what that was made from.
+#[derive(PartialEq, Eq, Hash)]
 pub struct ParkedTopic {
     pub topic: String,
     pub error: String,
@@ -18,6 +23,17 @@ pub struct ParkedTopic {
     pub given: bool,
     /// The topic itself; else a partition of it did not answer.
     pub cannot_be_written: bool,
+}
+
+/// A stretch of outbox_parked.
+#[derive(Default)]
+pub struct Stretch {
+    /// Its last row, unless the table ended before.
+    pub last: Option<[u8; 16]>,
+    /// Rows whose event is gone.
+    pub orphans: Vec<[u8; 16]>,
+    /// One of them holds its aggregate.
+    pub holds: bool,
 }
 
 /// A row for outbox_parked out of a `Park` or a `Repark`, which have these fields in common.
@@ -86,41 +102,73 @@ impl Store {
         Some((rows.i64(0, 0)?, cursor))
     }
 
-    /// Deletes parked rows whose event is gone (TRUNCATE, DELETE): nothing else would ever take them away. How many.
-    pub fn drop_orphans(&self, spi: &Spi) -> usize {
-        spi.execute(&self.drop_orphans, &[], Access::Write).count()
-    }
-
-    /// What holds which aggregate (failed events only if they are to): rows, and how many of them wait for something of their own.
-    pub fn held(&self, spi: &Spi, failed_holds: bool, mut hold: impl FnMut(AggregateKey, u64, u64)) {
-        spi.for_each(&self.held, &[Some(failed_holds.into())], |row| {
-            let key = row.datum(0).map(uuid_bytes).unwrap_or_default();
-            let count = |column| row.i64(column).unwrap_or(0) as u64;
-            hold(AggregateKey(u128::from_be_bytes(key)), count(1), count(2));
+    /// Shows each aggregate that a parked row holds (a failed one only if it is to), and whether that row waits for something of its own. Returns
+    /// what they wait for, with how many rows each, and the rows whose event is gone, which are shown to nobody.
+    pub fn holders(
+        &self,
+        spi: &Spi,
+        failed_holds: bool,
+        mut hold: impl FnMut(AggregateKey, bool),
+    ) -> (HashMap<ParkedTopic, usize>, Vec<[u8; 16]>) {
+        let holds = |reason: &ParkReason| reason.holds(failed_holds);
+        let reasons: Vec<&str> = ParkReason::ALL
+            .into_iter()
+            .filter(holds)
+            .map(ParkReason::as_str)
+            .collect();
+        let reasons = format!("{{{}}}", reasons.join(","));
+        let (mut topics, mut orphans) = (HashMap::new(), Vec::new());
+        spi.for_each(&self.holders, &[Some(text_datum(&reasons))], |row| {
+            let uuid = |column| row.datum(column).map(uuid_bytes).unwrap_or_default();
+            let text = |column| row.text(column).unwrap_or_default();
+            if row.bool(8) {
+                orphans.push(uuid(0));
+                return true;
+            }
+            let reason = reason_of(row, 2);
+            hold(AggregateKey(u128::from_be_bytes(uuid(1))), reason.blocks(failed_holds));
+            if matches!(reason, ParkReason::Topic | ParkReason::Partition) {
+                let topic = ParkedTopic {
+                    topic: text(3),
+                    error: text(4),
+                    aggregate_type: text(5),
+                    event_type: text(6),
+                    given: row.datum(7).is_some(),
+                    cannot_be_written: reason == ParkReason::Topic,
+                };
+                *topics.entry(topic).or_insert(0) += 1;
+            }
             true
         });
+        (topics, orphans)
     }
 
-    pub fn parked_topics(&self, spi: &Spi) -> Vec<ParkedTopic> {
-        let rows = spi.execute(&self.parked_topics, &[], Access::Read);
-        let text = |row, column| rows.text(row, column).unwrap_or_default();
-        (0..rows.count())
-            .map(|row| ParkedTopic {
-                topic: text(row, 0),
-                error: text(row, 1),
-                aggregate_type: text(row, 2),
-                event_type: text(row, 3),
-                given: rows.bool(row, 4).unwrap_or(false),
-                cannot_be_written: rows.bool(row, 5).unwrap_or(false),
-            })
-            .collect()
+    /// Looks at the next rows of outbox_parked after `after`, by event id.
+    pub fn stretch(&self, spi: &Spi, after: &[u8; 16]) -> Stretch {
+        let mut stretch = Stretch::default();
+        let mut rows = 0;
+        let values = [Some(uuid_datum(after)), Some((STRETCH_ROWS as i64).into())];
+        spi.for_each(&self.stretch, &values, |row| {
+            let event_id = row.datum(0).map(uuid_bytes).unwrap_or_default();
+            rows += 1;
+            if rows == STRETCH_ROWS {
+                stretch.last = Some(event_id);
+            }
+            if row.bool(2) {
+                stretch.orphans.push(event_id);
+                stretch.holds |= reason_of(row, 1).holds(true);
+            }
+            true
+        });
+        stretch
     }
 
-    /// How many events are set aside for partitions of which topic.
-    pub fn parked_for_partitions(&self, spi: &Spi) -> Vec<(String, usize)> {
-        let rows = spi.execute(&self.parked_for_partitions, &[], Access::Read);
-        let row = |row| Some((rows.text(row, 0)?, rows.i64(row, 1)? as usize));
-        (0..rows.count()).filter_map(row).collect()
+    /// Deletes these parked rows if their event is gone (TRUNCATE, DELETE): nothing else would ever take them away.
+    pub fn drop_orphans(&self, spi: &Spi, orphans: &[[u8; 16]]) {
+        if !orphans.is_empty() {
+            let orphans = uuid_array(orphans.iter());
+            spi.execute(&self.drop_orphans, &[Some(text_datum(&orphans))], Access::Write);
+        }
     }
 
     /// outbox_ext.topic has changed since these were parked: they wait for another topic now.
@@ -190,6 +238,13 @@ impl Store {
         let json = serde_json::Value::from(rows).to_string();
         spi.execute(plan, &[Some(text_datum(&json))], Access::Write).count() == count
     }
+}
+
+/// The check constraint lets only known reasons in.
+pub(super) fn reason_of(row: &Row<'_>, column: usize) -> ParkReason {
+    row.text(column)
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(ParkReason::Retry)
 }
 
 fn uuid_text(bytes: &[u8; 16]) -> String {

@@ -57,16 +57,15 @@ pub struct Store {
     park: Plan,
     unpark: Plan,
     repark: Plan,
-    held: Plan,
-    parked_topics: Plan,
-    parked_for_partitions: Plan,
+    holders: Plan,
     retarget: Plan,
+    stretch: Plan,
     drop_orphans: Plan,
 }
 
 impl Store {
     pub fn prepare(spi: &Spi, schema: &Schema) -> Store {
-        use types::{BOOL, INT4, INT8, OID, TEXT, TIMESTAMPTZ, UUID, XID8};
+        use types::{INT4, INT8, OID, TEXT, TIMESTAMPTZ, UUID, XID8};
         let plan = |sql: &str, arguments: &[Oid]| {
             spi.prepare(
                 &sql.replace("{columns}", COLUMNS).replace("{s}", &schema.quoted),
@@ -144,6 +143,7 @@ impl Store {
                    FROM {s}.outbox_lease e WHERE e.lease_token = $11",
                 &[INT8, INT8, TEXT, XID8, INT8, TEXT, INT8, INT8, TEXT, TEXT, UUID],
             ),
+            // A row that is there already was left by an event that was deleted, and whose id was emitted again.
             park: plan(
                 "INSERT INTO {s}.outbox_parked (event_id, aggregate_key, seq, available_at, parked_at, attempts, reason, aggregate_type, aggregate_id,
                                                 topic, last_error)
@@ -152,7 +152,10 @@ impl Store {
                    FROM pg_catalog.jsonb_to_recordset($1::pg_catalog.jsonb)
                         AS p(event_id pg_catalog.uuid, aggregate_key pg_catalog.uuid, reason pg_catalog.text, topic pg_catalog.text, error pg_catalog.text,
                              attempts pg_catalog.int4, retry_in_ms pg_catalog.int8)
-                   JOIN {s}.outbox_log l ON l.event_id = p.event_id",
+                   JOIN {s}.outbox_log l ON l.event_id = p.event_id
+                 ON CONFLICT (event_id) DO UPDATE SET aggregate_key = excluded.aggregate_key, seq = excluded.seq, available_at = excluded.available_at,
+                        parked_at = excluded.parked_at, attempts = excluded.attempts, reason = excluded.reason, aggregate_type = excluded.aggregate_type,
+                        aggregate_id = excluded.aggregate_id, topic = excluded.topic, last_error = excluded.last_error",
                 &[TEXT],
             ),
             unpark: plan("DELETE FROM {s}.outbox_parked WHERE event_id = ANY ($1::pg_catalog.uuid[])", &[TEXT]),
@@ -165,29 +168,28 @@ impl Store {
                   WHERE k.event_id = p.event_id",
                 &[TEXT],
             ),
-            held: plan(
-                "SELECT aggregate_key, count(*), count(*) FILTER (WHERE reason <> 'behind')
-                   FROM {s}.outbox_parked WHERE reason NOT IN ('scheduled', 'discarded') AND ($1 OR reason <> 'failed') GROUP BY aggregate_key",
-                &[BOOL],
-            ),
-            parked_topics: plan(
-                "SELECT DISTINCT ON (p.topic, p.reason, l.aggregate_type, l.event_type, l.topic IS NULL)
-                        p.topic, COALESCE(p.last_error, ''), l.aggregate_type, l.event_type, l.topic IS NOT NULL, p.reason = 'topic'
-                   FROM {s}.outbox_parked p JOIN {s}.outbox_log l ON l.event_id = p.event_id WHERE p.reason IN ('topic', 'partition')",
-                &[],
-            ),
-            parked_for_partitions: plan(
-                "SELECT topic, count(*) FROM {s}.outbox_parked WHERE reason = 'partition' AND topic IS NOT NULL GROUP BY topic",
-                &[],
+            holders: plan(
+                "SELECT p.event_id, p.aggregate_key, p.reason, p.topic, p.last_error, l.aggregate_type, l.event_type, l.topic, l.event_id IS NULL
+                   FROM {s}.outbox_parked p
+                   LEFT JOIN LATERAL (SELECT * FROM {s}.outbox_log l WHERE l.event_id = p.event_id OFFSET 0) l ON true
+                  WHERE p.reason = ANY ($1::pg_catalog.text[])",
+                &[TEXT],
             ),
             retarget: plan(
                 "UPDATE {s}.outbox_parked p SET topic = $2 FROM {s}.outbox_log l
                   WHERE p.reason IN ('topic', 'partition') AND p.topic = $1 AND l.event_id = p.event_id AND l.topic IS NULL AND l.aggregate_type = $3 AND l.event_type = $4",
                 &[TEXT, TEXT, TEXT, TEXT],
             ),
+            stretch: plan(
+                "SELECT p.event_id, p.reason, l.event_id IS NULL
+                   FROM (SELECT p.event_id, p.reason FROM {s}.outbox_parked p WHERE p.event_id > $1 ORDER BY p.event_id LIMIT $2) p
+                   LEFT JOIN LATERAL (SELECT * FROM {s}.outbox_log l WHERE l.event_id = p.event_id OFFSET 0) l ON true",
+                &[UUID, INT8],
+            ),
             drop_orphans: plan(
-                "DELETE FROM {s}.outbox_parked p WHERE NOT EXISTS (SELECT FROM {s}.outbox_log l WHERE l.event_id = p.event_id)",
-                &[],
+                "DELETE FROM {s}.outbox_parked p
+                  WHERE p.event_id = ANY ($1::pg_catalog.uuid[]) AND NOT EXISTS (SELECT FROM {s}.outbox_log l WHERE l.event_id = p.event_id)",
+                &[TEXT],
             ),
         }
     }

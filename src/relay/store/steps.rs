@@ -1,6 +1,7 @@
 //! The reads of a step: fence, late and new events, parked events that may go.
 
 use super::Store;
+use super::ledger::reason_of;
 use crate::pg::spi::{Access, Plan, Spi, text_datum, uuid_datum};
 use crate::relay::Body;
 use crate::relay::step::{COLUMN_COUNT, Reader};
@@ -133,11 +134,7 @@ impl Store {
         }
         spi.for_each(plan, values, |row| {
             seen += 1;
-            // The check constraint lets only known reasons in.
-            let reason = row
-                .text(COLUMN_COUNT)
-                .and_then(|text| text.parse().ok())
-                .unwrap_or(ParkReason::Retry);
+            let reason = reason_of(row, COLUMN_COUNT);
             let attempts = row.datum(COLUMN_COUNT + 1).map_or(0, |datum| datum.value() as i32);
             reader.push(row, Some((reason, attempts)), window);
             // Its partition does not answer yet: the row stays as it is.

@@ -1,12 +1,13 @@
 //! What people do to tables: none of it loses an event.
 
 use outbox_e2e::scenario::topic_of;
-use outbox_e2e::{Broker, Scenario, seconds};
+use outbox_e2e::{Broker, Emit, Scenario, seconds};
 
 use crate::load::{Commits, Load};
 
 trials![
     scenario truncate_restart_identity,
+    scenario parked_events_are_deleted,
     scenario wrong_seqs_cost_order_never_events,
     scenario sequence_with_a_cache,
     alone rewriting_the_table_under_load,
@@ -35,6 +36,60 @@ fn truncate_restart_identity(name: &str) {
         200,
         "nothing of before comes again"
     );
+}
+
+/// Events that are parked are deleted, by transactions that tell the relay and by such that do not (COMMIT PREPARED): what waited behind them goes
+/// on, nothing of them stays parked, and their ids can be used again.
+fn parked_events_are_deleted(name: &str) {
+    let s = Scenario::with(name, &[("outbox_ext.kafka_options", "allow.auto.create.topics=false")]);
+    s.allow("outbox_ext relay WARNING", "it names the topic that does not exist");
+    let mut db = s.db();
+    let kind = s.aggregate_type("parked");
+    let nowhere = format!("{}.nowhere", topic_of(&kind));
+    Broker::shared().create_topic(&topic_of(&kind), 3);
+    for (round, untold) in [false, true].into_iter().enumerate() {
+        let aggregate = round.to_string();
+        let emit = Emit::new(&kind, &aggregate, "{}");
+        let head = db.emit(&Emit {
+            topic: Some(&nowhere),
+            ..emit
+        });
+        db.wait_true(
+            &format!("SELECT EXISTS (SELECT FROM outbox_parked WHERE event_id = '{head}')"),
+            seconds(20),
+        );
+        let behind = db.emit(&emit);
+        let later = db.emit(&Emit {
+            available_at: Some("2100-01-01"),
+            ..emit
+        });
+        db.wait_true("SELECT count(*) = 3 FROM outbox_parked", seconds(20));
+        db.run(&format!(
+            "BEGIN; DELETE FROM outbox_log WHERE event_id IN ('{head}', '{later}')"
+        ));
+        db.run(if untold {
+            "PREPARE TRANSACTION 'parked'"
+        } else {
+            "COMMIT"
+        });
+        if untold {
+            db.run("COMMIT PREPARED 'parked'");
+            // Before anybody has noticed that its row of before is an orphan.
+            db.emit(&Emit {
+                event_id: Some(&later),
+                available_at: Some("2100-01-02"),
+                ..emit
+            });
+            db.wait_true(
+                "SELECT count(*) = 1 FROM outbox_parked WHERE available_at = '2100-01-02'",
+                seconds(10),
+            );
+        }
+        let published = format!("SELECT state = 'published' FROM outbox_event WHERE event_id = '{behind}'");
+        db.wait_true(&published, seconds(if untold { 30 } else { 10 }));
+        let left = i64::from(untold);
+        db.wait_true(&format!("SELECT count(*) = {left} FROM outbox_parked"), seconds(10));
+    }
 }
 
 /// Rows that bring a seq of their own, far below and far above, and a sequence that is set back.

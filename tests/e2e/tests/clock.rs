@@ -71,6 +71,8 @@ fn clock_steps(name: &str) {
     db.emit_one(&kind, "1", "{}");
     db.wait_state("outage", seconds(30));
     clock.step(-STEP_SECONDS);
+    let age: String = db.one("SELECT oldest_due_age::text FROM outbox_status");
+    assert_eq!(age, "00:00:00", "nothing is younger than new");
     broker.start();
     db.wait_true("SELECT state <> 'outage' FROM outbox_status", seconds(30));
     flows(&mut db, &kind);

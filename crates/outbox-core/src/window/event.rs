@@ -79,7 +79,7 @@ pub enum ParkReason {
 }
 
 impl ParkReason {
-    const ALL: [ParkReason; 7] = [
+    pub const ALL: [ParkReason; 7] = [
         ParkReason::Scheduled,
         ParkReason::Retry,
         ParkReason::Behind,
