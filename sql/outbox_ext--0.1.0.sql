@@ -382,7 +382,9 @@ CREATE VIEW @extschema@.outbox_status AS
           FROM pg_catalog.unnest('{scheduled,retry,behind,topic,partition,failed,discarded}'::text[]) r(reason)
           CROSS JOIN LATERAL (
               SELECT count(*) AS n, min(g.parked_at) FILTER (WHERE r.reason NOT IN ('scheduled', 'failed', 'discarded')) AS oldest
-                FROM (SELECT p.parked_at FROM @extschema@.outbox_parked p WHERE p.reason = r.reason LIMIT 10001) g) f
+                FROM (SELECT p.parked_at FROM @extschema@.outbox_parked p WHERE p.reason = r.reason
+                       -- For the index, lest a rare reason be looked for in the whole table.
+                       ORDER BY p.reason, p.available_at, p.seq LIMIT 10001) g) f
          WHERE f.n > 0),
     due AS MATERIALIZED (
         SELECT LEAST((SELECT oldest FROM fresh), (SELECT oldest FROM late), (SELECT min(p.oldest) FROM parked p)) AS oldest),

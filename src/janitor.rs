@@ -22,12 +22,17 @@ const BATCH_ROWS: i64 = 5_000;
 /// Bounds of the time from one look to the next.
 const INTERVAL_MIN_S: u64 = 1;
 const INTERVAL_MAX_S: u64 = 600;
+/// CPU that deleting a row takes at most. What a sweep took beyond it, it spent on looking at what is to stay.
+const ROW_US: u64 = 50;
+/// A sweep is so many times as far from the next one as it looked in vain: a twentieth of a core at most.
+const SEARCHED_PAUSE: u64 = 20;
 
-/// How long after one look the next is due, in milliseconds: a tenth of the retention, within bounds. None without retention.
-pub fn interval_ms(settings: &Settings) -> Option<u64> {
-    settings
-        .retention_s
-        .map(|retention| (retention / 10).clamp(INTERVAL_MIN_S, INTERVAL_MAX_S) * 1000)
+/// How long after one look the next is due, in milliseconds: a tenth of the retention, within bounds, and longer where much is parked, which each
+/// sweep passes by. None without retention.
+pub fn interval_ms(settings: &Settings, slot: &Slot) -> Option<u64> {
+    let retention = settings.retention_s?;
+    let interval = (retention / 10).clamp(INTERVAL_MIN_S, INTERVAL_MAX_S) * 1000;
+    Some(interval.max(slot.searched_ms() * SEARCHED_PAUSE))
 }
 
 /// Starts a janitor for the slot's database, unless one is at work. Without a free worker process the next look is as good.
@@ -58,13 +63,16 @@ pub extern "C-unwind" fn outbox_janitor_main(argument: pg_sys::Datum) {
     runtime::on_exit(left);
     worker::connect(pg_sys::Oid::from(slot.database()));
     store::prepare_session();
+    // GIN knows no other scan.
+    runtime::set_for_process("enable_bitmapscan", "on");
     wakeup::delete_quietly();
     runtime::report_activity("deletes published events older than outbox_ext.retention");
-    if let Err(error) = sweep(&Settings::current()) {
-        pgrx::log!(
+    match sweep(&Settings::current()) {
+        Ok(searched_ms) => slot.set_searched_ms(searched_ms),
+        Err(error) => pgrx::log!(
             "outbox_ext janitor stopped, and goes on at the next look: {}",
             error.message
-        );
+        ),
     }
     runtime::flush_statistics();
     runtime::exit(0);
@@ -91,26 +99,35 @@ struct Horizon {
     unparked_since: bool,
 }
 
-fn sweep(settings: &Settings) -> Result<(), crate::pg::error::ServerError> {
+/// Returns how many milliseconds of CPU it looked at what is to stay.
+fn sweep(settings: &Settings) -> Result<u64, crate::pg::error::ServerError> {
     let Some(retention) = settings.retention_s else {
-        return Ok(());
+        return Ok(0);
     };
+    let began = runtime::cpu_ms();
+    let mut deleted = 0;
     let horizon = in_extension(|spi, schema| horizon(spi, schema, retention))?.flatten();
-    let Some(horizon) = horizon else { return Ok(()) };
+    let Some(horizon) = horizon else { return Ok(0) };
     let mut from = i64::MIN;
     while !runtime::shutdown_requested() {
         match in_extension(|spi, schema| delete_events(spi, schema, &horizon, from))?.flatten() {
-            Some(last) => from = last,
+            Some((last, rows)) => {
+                from = last;
+                deleted += rows;
+            }
             None => break,
         }
         pgrx::check_for_interrupts!();
     }
-    while !runtime::shutdown_requested()
-        && in_extension(|spi, schema| delete_ledger(spi, schema, &horizon))?.unwrap_or(0) > 0
-    {
+    while !runtime::shutdown_requested() {
+        let rows = in_extension(|spi, schema| delete_ledger(spi, schema, &horizon))?.unwrap_or(0);
+        if rows == 0 {
+            break;
+        }
+        deleted += rows as u64;
         pgrx::check_for_interrupts!();
     }
-    Ok(())
+    Ok((runtime::cpu_ms() - began).saturating_sub(deleted * ROW_US / 1000))
 }
 
 /// Runs `body` as the tables' owner, in a transaction of its own; None when the extension is gone.
@@ -146,8 +163,8 @@ fn horizon(spi: &Spi, schema: &str, retention_s: u64) -> Option<Horizon> {
     })
 }
 
-/// Deletes a batch beyond `from`; the highest seq deleted, None when none was left.
-fn delete_events(spi: &Spi, schema: &str, horizon: &Horizon, from: i64) -> Option<i64> {
+/// Deletes a batch beyond `from`; the highest seq deleted and how many, None when none was left.
+fn delete_events(spi: &Spi, schema: &str, horizon: &Horizon, from: i64) -> Option<(i64, u64)> {
     let not_unparked_since = if horizon.unparked_since {
         format!(
             "AND NOT EXISTS (SELECT FROM {schema}.outbox_batch u WHERE u.unparked @> ARRAY[l.event_id] AND u.batch_no > $4)"
@@ -165,7 +182,7 @@ fn delete_events(spi: &Spi, schema: &str, horizon: &Horizon, from: i64) -> Optio
                         AND NOT EXISTS (SELECT FROM {schema}.outbox_parked p WHERE p.event_id = l.event_id AND p.reason <> 'discarded') {not_unparked_since}
                       ORDER BY l.seq LIMIT $5)) RETURNING event_id, seq),
              discarded AS (DELETE FROM {schema}.outbox_parked p USING gone WHERE p.event_id = gone.event_id)
-             SELECT max(seq) FROM gone"
+             SELECT max(seq), count(*) FROM gone"
         );
     let types = &[t::INT8, t::INT8, t::TEXT, t::INT8, t::INT8];
     let values = [
@@ -175,7 +192,8 @@ fn delete_events(spi: &Spi, schema: &str, horizon: &Horizon, from: i64) -> Optio
         Some(horizon.batch_no.into()),
         Some(BATCH_ROWS.into()),
     ];
-    spi.run(&sql, types, &values, Access::Write).i64(0, 0)
+    let rows = spi.run(&sql, types, &values, Access::Write);
+    Some((rows.i64(0, 0)?, rows.i64(0, 1)? as u64))
 }
 
 /// Deletes a batch of ledger rows before the horizon; how many.

@@ -30,7 +30,7 @@ pub const PLAIN_TABLE: &str = "CREATE TABLE plain_event (
     created_at timestamptz NOT NULL DEFAULT now())";
 
 /// outbox_log's columns and indexes, a number from a sequence and the transaction's, and nothing else.
-const INDEXED_TABLE: &str = "CREATE SEQUENCE indexed_event_seq;
+pub const INDEXED_TABLE: &str = "CREATE SEQUENCE indexed_event_seq;
     CREATE TABLE indexed_event (
     event_id uuid PRIMARY KEY DEFAULT outbox_new_event_id(),
     seq bigint NOT NULL DEFAULT nextval('indexed_event_seq'),

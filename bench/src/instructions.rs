@@ -13,7 +13,7 @@ use outbox_e2e::{Stop, seconds};
 use serde_json::json;
 
 use crate::backlog::{self, AGGREGATES, EVENT_TYPE, Size, payload};
-use crate::emit::PLAIN_TABLE;
+use crate::emit::{INDEXED_TABLE, PLAIN_TABLE};
 use crate::report::{Figure, Grid, Section};
 use crate::stand::Stand;
 use crate::table::Table;
@@ -33,14 +33,16 @@ pub fn measure() -> Section {
     let (aggregate_type, topic) = stand.new_topic("count");
     let mut db = stand.db();
     db.run(PLAIN_TABLE);
+    db.run(INDEXED_TABLE);
     stand.publish(&mut db, false);
     drop(db);
     stand.cluster.stop(Stop::Fast);
     let count = Count { stand: &stand };
     let values = format!("'{aggregate_type}', 'customer-' || $1, '{EVENT_TYPE}', $2");
-    let insert = count.statement(&format!(
-        "INSERT INTO plain_event (aggregate_type, aggregate_id, event_type, payload) VALUES ({values})"
-    ));
+    let insert_into =
+        |table| format!("INSERT INTO {table} (aggregate_type, aggregate_id, event_type, payload) VALUES ({values})");
+    let insert = count.statement(&insert_into("plain_event"));
+    let indexed = count.statement(&insert_into("indexed_event"));
     let emit = count.statement(&format!("SELECT outbox_emit({values})"));
     stand.cluster.start();
     let mut db = stand.db();
@@ -54,7 +56,7 @@ pub fn measure() -> Section {
     let emitted: usize = STATEMENTS.iter().chain(&EVENTS).sum();
     assert_eq!(published, emitted, "each event once");
     stand.end();
-    section(insert, emit, drain)
+    section(insert, indexed, emit, drain)
 }
 
 struct Count<'a> {
@@ -140,7 +142,7 @@ fn total(counted: &PathBuf) -> f64 {
         .expect("callgrind writes the total")
 }
 
-fn section(insert: f64, emit: f64, drain: f64) -> Section {
+fn section(insert: f64, indexed: f64, emit: f64, drain: f64) -> Section {
     Section {
         name: "instructions",
         title: "Instructions",
@@ -154,6 +156,12 @@ fn section(insert: f64, emit: f64, drain: f64) -> Section {
             Figure::at_most("outbox_emit", emit, "instructions", EMIT_BAR),
             Figure::plain("  the plain INSERT", insert, "instructions"),
             Figure::plain("  outbox_emit / INSERT", emit / insert, "times"),
+            Figure::plain(
+                "  an INSERT with outbox_log's columns and indexes",
+                indexed,
+                "instructions",
+            ),
+            Figure::plain("  outbox_emit / that", emit / indexed, "times"),
             Figure::at_most(
                 "relay, main thread, an event of a drain",
                 drain,
@@ -167,6 +175,6 @@ fn section(insert: f64, emit: f64, drain: f64) -> Section {
         },
         notes: Vec::new(),
         plots: Vec::new(),
-        raw: json!({ "insert": insert, "emit": emit, "drain": drain }),
+        raw: json!({ "insert": insert, "insert_indexed": indexed, "emit": emit, "drain": drain }),
     }
 }

@@ -95,6 +95,12 @@ pub fn may_select(relation: Oid) -> bool {
     }
 }
 
+/// Takes ACCESS SHARE on a relation; waits for it as long as lock_timeout allows.
+pub fn lock_access_share(relation: Oid) {
+    // SAFETY: the lock is released at the end of the transaction.
+    unsafe { pg_sys::LockRelationOid(relation, pg_sys::AccessShareLock as pg_sys::LOCKMODE) }
+}
+
 /// Takes ACCESS SHARE on a relation if that needs no waiting.
 pub fn lock_access_share_if_free(relation: Oid) -> bool {
     // SAFETY: the lock is released at the end of the transaction.

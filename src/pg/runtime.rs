@@ -182,8 +182,17 @@ pub fn exit(code: i32) -> ! {
 
 /// Milliseconds of the machine's monotonic clock: comparable between processes, never set back.
 pub fn monotonic_ms() -> u64 {
+    clock_ms(libc::CLOCK_MONOTONIC)
+}
+
+/// Milliseconds of CPU that this process has used.
+pub fn cpu_ms() -> u64 {
+    clock_ms(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+fn clock_ms(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes to `time`.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    unsafe { libc::clock_gettime(clock, &mut time) };
     time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }

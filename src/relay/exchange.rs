@@ -34,12 +34,31 @@ pub struct Lesson {
     pub orphans: OrphanSearch,
 }
 
-/// How far outbox_parked was looked through for rows whose event is gone.
+/// How far outbox_parked was looked through for rows whose event is gone, by event id, round after round.
 #[derive(Default)]
 pub struct OrphanSearch {
     pub after: [u8; 16],
-    /// Somebody has deleted events: the end is to come soon.
-    pub hurry: bool,
+    /// Ends of the table to come to in a hurry.
+    hurried_ends: u8,
+}
+
+impl OrphanSearch {
+    /// Somebody has deleted events: the rest of this round and another whole one are to come soon.
+    pub fn hurry(&mut self) {
+        self.hurried_ends = 2;
+    }
+
+    pub fn hurries(&self) -> bool {
+        self.hurried_ends > 0
+    }
+
+    /// Up to this row, or to the table's end.
+    pub fn looked_through(&mut self, last: Option<[u8; 16]>) {
+        if last.is_none() {
+            self.hurried_ends = self.hurried_ends.saturating_sub(1);
+        }
+        self.after = last.unwrap_or_default();
+    }
 }
 
 impl Session<'_> {

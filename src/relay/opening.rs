@@ -9,7 +9,7 @@ use super::store::Store;
 use crate::guc::{AfterGiveUp, Settings};
 use crate::pg::spi;
 use crate::pg::txn::{self, Isolation};
-use crate::pg::{runtime, wal};
+use crate::pg::{catalog, runtime, wal};
 use crate::place::Place;
 use crate::shmem::{Slot, State};
 use outbox_core::cursor::Cursor;
@@ -87,6 +87,8 @@ impl<'a> Session<'a> {
             return Err(End::Extension);
         };
         let ledger = txn::run(Isolation::ReadCommitted, |transaction| {
+            // Before the snapshot: after ALTER TABLE an older one does not see the rows that were rewritten, and who holds whom would be lost.
+            catalog::lock_access_share(place.log);
             transaction.become_owner(place.owner);
             transaction.snapshot();
             spi::connected(|spi| {

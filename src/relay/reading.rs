@@ -67,6 +67,8 @@ impl Session<'_> {
             self.look_for_due |= look_for_due;
             return Ok(false);
         };
+        // From here on it says what came up while the step waits for standbys.
+        self.more = false;
         if self.settings.wait_for_standbys && !wal::synchronous_standbys_have(step.flushed_upto) {
             self.held_for_standbys = Some(step);
             self.held_since_ms = runtime::monotonic_ms();
@@ -108,9 +110,8 @@ impl Session<'_> {
 
         let mut parked = limit(rules());
         if !self.window.parked_step_in_flight() {
-            let recovered = self.window.recovered_topics();
-            if !recovered.is_empty() {
-                self.store.of_topics(spi, &recovered, &mut parked, &mut self.window);
+            for topic in self.window.recovered_topics() {
+                self.store.of_topic(spi, topic, &mut parked, &mut self.window);
             }
             if look_for_due || self.next_due.is_some_and(|due| due <= now) {
                 let pause_max_ms = self.settings.retry_backoff_max_ms.max(self.settings.retry_backoff_ms);
@@ -192,7 +193,7 @@ impl Session<'_> {
             self.window.open_step(None, step.parked.0, step.parked.1, now);
         }
         self.cursor = step.cursor;
-        self.more = step.more;
+        self.more |= step.more;
         if !self.more {
             let pace = PACE_MIN_MS + (step.log.0.len() / PACE_EVENTS_PER_MS) as u64;
             self.read_not_before_ms = now + pace.min(PACE_MAX_MS);

@@ -9,7 +9,7 @@
 //! - a settle covers only events with a positive report, or parks them in the same transaction, and is fenced by the lease's token.
 
 use super::clock::Clock;
-use super::exchange::{Lesson, OrphanSearch, Reports};
+use super::exchange::{Lesson, Reports};
 use super::lanes::Lanes;
 use super::reading::StepRead;
 use super::report::Reporter;
@@ -19,7 +19,7 @@ use crate::guc::Settings;
 use crate::janitor;
 use crate::pg::spi::{self, Spi};
 use crate::pg::txn::{self, Isolation, Transaction};
-use crate::pg::{error::ServerError, runtime};
+use crate::pg::{catalog, error::ServerError, runtime};
 use crate::place::Place;
 use crate::shmem::{Slot, State};
 use outbox_core::backoff::Backoff;
@@ -33,7 +33,7 @@ use std::rc::Rc;
 /// prepared transaction, with triggers disabled).
 const ORPHANS_MS: u64 = 10_000;
 /// The same after we were told, until all of it was.
-const ORPHANS_HURRY_MS: u64 = 100;
+const ORPHANS_HURRY_MS: u64 = 1_000;
 /// A step that waits for synchronous standbys longer than this is worth saying.
 const STANDBY_SLOW_MS: u64 = 1_000;
 /// While a step waits for synchronous standbys they are looked at this often.
@@ -158,10 +158,7 @@ impl<'a> Session<'a> {
             return Err(End::Settings);
         }
         if self.slot.take_rows_removed() {
-            self.lesson.orphans = OrphanSearch {
-                hurry: true,
-                ..OrphanSearch::default()
-            };
+            self.lesson.orphans.hurry();
             if self.window.held_aggregates() > 0 {
                 // Loaded anew, for what held them may be gone.
                 return Err(End::Settings);
@@ -222,23 +219,28 @@ impl<'a> Session<'a> {
     }
 
     fn drop_orphans_if_due(&mut self, now: u64) -> Result<(), End> {
-        let search = &mut self.lesson.orphans;
-        let pause = if search.hurry { ORPHANS_HURRY_MS } else { ORPHANS_MS };
+        let search = &self.lesson.orphans;
+        let pause = if search.hurries() { ORPHANS_HURRY_MS } else { ORPHANS_MS };
         if now < self.orphans_at_ms + pause {
             return Ok(());
         }
         self.orphans_at_ms = now;
         let after = search.after;
-        let stretch = self.transaction(Isolation::ReadCommitted, |session, spi| {
-            let stretch = session.store.stretch(spi, &after);
-            session.store.drop_orphans(spi, &stretch.orphans);
-            stretch
+        let stretch = txn::run(Isolation::ReadCommitted, |transaction| {
+            // Before the snapshot: after ALTER TABLE an older one does not see the rows that were rewritten.
+            if !catalog::lock_access_share_if_free(self.place.log) {
+                return None;
+            }
+            transaction.become_owner(self.place.owner);
+            transaction.snapshot();
+            spi::connected(|spi| {
+                let stretch = self.store.stretch(spi, &after);
+                self.store.drop_orphans(spi, &stretch.orphans);
+                Some(stretch)
+            })
         })?;
-        let search = &mut self.lesson.orphans;
-        match stretch.last {
-            Some(last) => search.after = last,
-            None => *search = OrphanSearch::default(),
-        }
+        let Some(stretch) = stretch else { return Ok(()) };
+        self.lesson.orphans.looked_through(stretch.last);
         if stretch.holds { Err(End::Settings) } else { Ok(()) }
     }
 
@@ -248,7 +250,7 @@ impl<'a> Session<'a> {
     }
 
     fn sweep_if_due(&mut self, now: u64) {
-        if janitor::interval_ms(self.settings).is_some_and(|interval| now >= self.swept_at_ms + interval) {
+        if janitor::interval_ms(self.settings, self.slot).is_some_and(|interval| now >= self.swept_at_ms + interval) {
             self.swept_at_ms = now;
             janitor::start(self.slot, self.index);
         }
@@ -322,7 +324,7 @@ impl<'a> Session<'a> {
     fn sleep(&mut self) -> Result<(), End> {
         let now = runtime::monotonic_ms();
         let mut until = self.polled_at_ms + self.settings.poll_interval_ms;
-        if self.lesson.orphans.hurry {
+        if self.lesson.orphans.hurries() {
             until = until.min(self.orphans_at_ms + ORPHANS_HURRY_MS);
         }
         if self.window.settleable() {
@@ -336,18 +338,19 @@ impl<'a> Session<'a> {
         {
             until = until.min(at);
         }
-        if self.wants_to_read() {
+        if self.wants_to_read() || self.slot.wake_pending() {
             until = until.min(self.read_not_before_ms);
         }
         if !self.window.is_empty() {
             until = until.min(self.lease_until_ms.saturating_sub(self.settings.lease_duration_ms / 2) + 1);
         }
         if let Some(due) = self.next_due
+            && self.held_for_standbys.is_none()
             && !self.window.parked_step_in_flight()
             && self.window.can_read_parked()
         {
             let due_at = now + u64::try_from((due - txn::now()).div_euclid(1000) + 1).unwrap_or(0);
-            until = until.min(due_at.max(self.parked_not_before_ms));
+            until = until.min(due_at.max(self.parked_not_before_ms).max(self.read_not_before_ms));
         }
         if self.held_for_standbys.is_some() {
             // Nothing tells when a standby has replied.

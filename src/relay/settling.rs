@@ -41,17 +41,17 @@ impl Session<'_> {
         let extend = self.lease_needs_extension(now);
         let cursor = settlement.cursor.clone().unwrap_or_else(|| self.settled_cursor.clone());
         let batch_no = self.batch_no + 1;
-        let (held, all_there) = self.transaction(Isolation::ReadCommitted, |session, spi| {
+        let (held, all_there, replaced) = self.transaction(Isolation::ReadCommitted, |session, spi| {
             let store = &session.store;
             if !store.settle(spi, batch_no, &cursor, &settlement, &session.token) {
-                return (false, true);
+                return (false, true, false);
             }
             let parked = store.park(spi, &settlement, &session.window);
             let reparked = store.repark(spi, &settlement, &session.window);
             if extend {
                 store.extend(spi, &session.token, session.settings.lease_duration_ms);
             }
-            (true, parked && reparked)
+            (true, parked.all_there && reparked, parked.replaced)
         })?;
         if !held {
             return Err(End::Superseded);
@@ -65,13 +65,12 @@ impl Session<'_> {
         self.settled_at_ms = now;
         self.window.settled(&settlement);
         self.after_settle(&settlement);
-        if all_there {
-            Ok(())
-        } else {
-            Err(End::Trouble(
+        if !all_there {
+            return Err(End::Trouble(
                 "events were deleted before they were published".to_owned(),
-            ))
+            ));
         }
+        if replaced { Err(End::Settings) } else { Ok(()) }
     }
 
     pub(super) fn after_settle(&mut self, settlement: &Settlement) {

@@ -81,6 +81,7 @@ pub struct Slot {
     published: AtomicU64,
     last_published_at: AtomicI64,
     janitor: AtomicBool,
+    searched_ms: AtomicU64,
     new_session: AtomicBool,
     rows_removed: AtomicBool,
 }
@@ -102,6 +103,7 @@ impl Slot {
             published: AtomicU64::new(0),
             last_published_at: AtomicI64::new(0),
             janitor: AtomicBool::new(false),
+            searched_ms: AtomicU64::new(0),
             new_session: AtomicBool::new(false),
             rows_removed: AtomicBool::new(false),
         }
@@ -266,6 +268,15 @@ impl Slot {
 
     pub fn janitor_ends(&self) {
         self.janitor.store(false, Ordering::Release);
+    }
+
+    /// Janitor: CPU that its sweep spent on what is to stay.
+    pub fn set_searched_ms(&self, searched_ms: u64) {
+        self.searched_ms.store(searched_ms, Ordering::Release);
+    }
+
+    pub fn searched_ms(&self) -> u64 {
+        self.searched_ms.load(Ordering::Acquire)
     }
 
     pub fn janitor_at_work(&self) -> bool {

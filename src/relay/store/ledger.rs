@@ -2,7 +2,7 @@
 
 use super::{Store, parse_snapshot};
 use crate::pg::call::uuid_bytes;
-use crate::pg::spi::{Access, Plan, Row, Spi, text_datum, uuid_datum};
+use crate::pg::spi::{Access, Row, Spi, text_datum, types, uuid_datum};
 use crate::relay::Body;
 use outbox_core::cursor::{Cursor, Walk};
 use outbox_core::window::{AggregateKey, ParkReason, Settlement, Window};
@@ -23,6 +23,14 @@ pub struct ParkedTopic {
     pub given: bool,
     /// The topic itself; else a partition of it did not answer.
     pub cannot_be_written: bool,
+}
+
+/// What became of the rows that a settle was to add to outbox_parked.
+pub struct Parked {
+    /// Each event still has its row in the log.
+    pub all_there: bool,
+    /// One took the place of a row that an event of the same id had left which was deleted: what that row held is not what the window believes.
+    pub replaced: bool,
 }
 
 /// A stretch of outbox_parked.
@@ -163,9 +171,10 @@ impl Store {
         stretch
     }
 
-    /// Deletes these parked rows if their event is gone (TRUNCATE, DELETE): nothing else would ever take them away.
+    /// Deletes these parked rows if their event is gone (TRUNCATE, DELETE): nothing else would ever take them away. An event with the same id and
+    /// another seq is another event.
     pub fn drop_orphans(&self, spi: &Spi, orphans: &[[u8; 16]]) {
-        if !orphans.is_empty() {
+        for orphans in orphans.chunks(STRETCH_ROWS) {
             let orphans = uuid_array(orphans.iter());
             spi.execute(&self.drop_orphans, &[Some(text_datum(&orphans))], Access::Write);
         }
@@ -214,30 +223,36 @@ impl Store {
         true
     }
 
-    /// Adds parked rows. True when each event still has its row in the log.
-    pub fn park(&self, spi: &Spi, settlement: &Settlement, window: &Window<Body>) -> bool {
-        let rows = settlement.parks.iter().map(|park| parked_json!(park, window)).collect();
-        self.write_json(spi, &self.park, rows)
+    /// Adds parked rows.
+    pub fn park(&self, spi: &Spi, settlement: &Settlement, window: &Window<Body>) -> Parked {
+        if settlement.parks.is_empty() {
+            return Parked {
+                all_there: true,
+                replaced: false,
+            };
+        }
+        let json = settlement.parks.iter().map(|park| parked_json!(park, window)).collect();
+        let rows = spi.execute(&self.park, &[Some(json_datum(json))], Access::Write);
+        Parked {
+            all_there: rows.count() == settlement.parks.len(),
+            replaced: (0..rows.count()).any(|row| rows.bool(row, 0) == Some(true)),
+        }
     }
 
     /// Changes the reasons of parked rows. True when all were there.
     pub fn repark(&self, spi: &Spi, settlement: &Settlement, window: &Window<Body>) -> bool {
-        let rows = settlement
-            .reparks
-            .iter()
-            .map(|park| parked_json!(park, window))
-            .collect();
-        self.write_json(spi, &self.repark, rows)
-    }
-
-    fn write_json(&self, spi: &Spi, plan: &Plan, rows: Vec<serde_json::Value>) -> bool {
-        if rows.is_empty() {
+        let reparks = &settlement.reparks;
+        if reparks.is_empty() {
             return true;
         }
-        let count = rows.len();
-        let json = serde_json::Value::from(rows).to_string();
-        spi.execute(plan, &[Some(text_datum(&json))], Access::Write).count() == count
+        let json = reparks.iter().map(|park| parked_json!(park, window)).collect();
+        let rows = spi.run(&self.repark, &[types::TEXT], &[Some(json_datum(json))], Access::Write);
+        rows.count() == reparks.len()
     }
+}
+
+fn json_datum(rows: Vec<serde_json::Value>) -> Datum {
+    text_datum(&serde_json::Value::from(rows).to_string())
 }
 
 /// The check constraint lets only known reasons in.

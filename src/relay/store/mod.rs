@@ -15,6 +15,11 @@ use crate::pg::spi::{Access, Plan, Spi, types};
 use outbox_core::snapshot::Snapshot;
 use pgrx::pg_sys::Oid;
 
+/// The event of a parked row: looked up by its id, row by row. OFFSET keeps the planner from any other join or index, which it would choose when it
+/// looks at tables that are still empty; the plan is kept while they grow. An event with that id and another seq is another event.
+const EVENT_OF_PARKED: &str =
+    "JOIN LATERAL (SELECT * FROM {s}.outbox_log l WHERE l.event_id = p.event_id OFFSET 0) l ON l.seq = p.seq";
+
 /// Settings of the relay's own session.
 pub fn prepare_session() {
     for (name, value) in [
@@ -47,7 +52,7 @@ pub struct Store {
     due: Plan,
     set_back: Plan,
     next_due: Plan,
-    of_topics: Plan,
+    of_topic: Plan,
     of_aggregate: Plan,
     acquire: Plan,
     extend: Plan,
@@ -56,7 +61,7 @@ pub struct Store {
     settle: Plan,
     park: Plan,
     unpark: Plan,
-    repark: Plan,
+    repark: String,
     holders: Plan,
     retarget: Plan,
     stretch: Plan,
@@ -66,12 +71,12 @@ pub struct Store {
 impl Store {
     pub fn prepare(spi: &Spi, schema: &Schema) -> Store {
         use types::{INT4, INT8, OID, TEXT, TIMESTAMPTZ, UUID, XID8};
-        let plan = |sql: &str, arguments: &[Oid]| {
-            spi.prepare(
-                &sql.replace("{columns}", COLUMNS).replace("{s}", &schema.quoted),
-                arguments,
-            )
+        let text = |sql: &str| {
+            sql.replace("{columns}", COLUMNS)
+                .replace("{event_of_p}", EVENT_OF_PARKED)
+                .replace("{s}", &schema.quoted)
         };
+        let plan = |sql: &str, arguments: &[Oid]| spi.prepare(&text(sql), arguments);
         Store {
             fence: plan(
                 "SELECT EXISTS (SELECT FROM {s}.outbox_lease WHERE lease_token = $1),
@@ -88,14 +93,14 @@ impl Store {
             ),
             new: plan("SELECT {columns} FROM {s}.outbox_log l WHERE l.seq > $1 ORDER BY l.seq", &[INT8]),
             due: plan(
-                "SELECT {columns}, p.reason, p.attempts FROM {s}.outbox_parked p JOIN {s}.outbox_log l ON l.event_id = p.event_id
+                "SELECT {columns}, p.reason, p.attempts FROM {s}.outbox_parked p {event_of_p}
                   WHERE p.reason = $1 AND p.available_at <= $2
                   ORDER BY p.available_at, p.seq",
                 &[TEXT, TIMESTAMPTZ],
             ),
             // No pause between two tries is longer than the longest: the clock was set back meanwhile.
             set_back: plan(
-                "SELECT {columns}, p.reason, p.attempts FROM {s}.outbox_parked p JOIN {s}.outbox_log l ON l.event_id = p.event_id
+                "SELECT {columns}, p.reason, p.attempts FROM {s}.outbox_parked p {event_of_p}
                   WHERE p.reason = 'retry' AND p.available_at > $1
                   ORDER BY p.available_at, p.seq",
                 &[TIMESTAMPTZ],
@@ -105,13 +110,13 @@ impl Store {
                               (SELECT p.available_at FROM {s}.outbox_parked p WHERE p.reason = 'retry' ORDER BY p.available_at LIMIT 1))",
                 &[],
             ),
-            of_topics: plan(
-                "SELECT {columns}, p.reason, p.attempts FROM {s}.outbox_parked p JOIN {s}.outbox_log l ON l.event_id = p.event_id
-                  WHERE p.reason IN ('topic', 'partition') AND p.topic = ANY (ARRAY(SELECT pg_catalog.jsonb_array_elements_text($1::pg_catalog.jsonb))) ORDER BY p.seq",
+            of_topic: plan(
+                "SELECT {columns}, p.reason, p.attempts FROM {s}.outbox_parked p {event_of_p}
+                  WHERE p.reason IN ('topic', 'partition') AND p.topic = $1 ORDER BY p.seq",
                 &[TEXT],
             ),
             of_aggregate: plan(
-                "SELECT {columns}, p.reason, p.attempts FROM {s}.outbox_parked p JOIN {s}.outbox_log l ON l.event_id = p.event_id
+                "SELECT {columns}, p.reason, p.attempts FROM {s}.outbox_parked p {event_of_p}
                   WHERE p.aggregate_key = $1 AND p.reason NOT IN ('scheduled', 'discarded', 'failed') ORDER BY p.seq",
                 &[UUID],
             ),
@@ -143,7 +148,7 @@ impl Store {
                    FROM {s}.outbox_lease e WHERE e.lease_token = $11",
                 &[INT8, INT8, TEXT, XID8, INT8, TEXT, INT8, INT8, TEXT, TEXT, UUID],
             ),
-            // A row that is there already was left by an event that was deleted, and whose id was emitted again.
+            // A row that is there already was left by an event that was deleted, and whose id was emitted again: xmax tells an update.
             park: plan(
                 "INSERT INTO {s}.outbox_parked (event_id, aggregate_key, seq, available_at, parked_at, attempts, reason, aggregate_type, aggregate_id,
                                                 topic, last_error)
@@ -152,43 +157,46 @@ impl Store {
                    FROM pg_catalog.jsonb_to_recordset($1::pg_catalog.jsonb)
                         AS p(event_id pg_catalog.uuid, aggregate_key pg_catalog.uuid, reason pg_catalog.text, topic pg_catalog.text, error pg_catalog.text,
                              attempts pg_catalog.int4, retry_in_ms pg_catalog.int8)
-                   JOIN {s}.outbox_log l ON l.event_id = p.event_id
+                   JOIN LATERAL (SELECT * FROM {s}.outbox_log l WHERE l.event_id = p.event_id OFFSET 0) l ON true
                  ON CONFLICT (event_id) DO UPDATE SET aggregate_key = excluded.aggregate_key, seq = excluded.seq, available_at = excluded.available_at,
                         parked_at = excluded.parked_at, attempts = excluded.attempts, reason = excluded.reason, aggregate_type = excluded.aggregate_type,
-                        aggregate_id = excluded.aggregate_id, topic = excluded.topic, last_error = excluded.last_error",
+                        aggregate_id = excluded.aggregate_id, topic = excluded.topic, last_error = excluded.last_error
+                 RETURNING xmax <> 0",
                 &[TEXT],
             ),
             unpark: plan("DELETE FROM {s}.outbox_parked WHERE event_id = ANY ($1::pg_catalog.uuid[])", &[TEXT]),
-            repark: plan(
+            // Planned each time, with the sizes that the table has then: an update cannot be told which index to take.
+            repark: text(
                 "UPDATE {s}.outbox_parked k SET reason = p.reason, topic = p.topic, last_error = p.error, attempts = p.attempts,
                         available_at = pg_catalog.clock_timestamp() + p.retry_in_ms * interval '1 millisecond'
                    FROM pg_catalog.jsonb_to_recordset($1::pg_catalog.jsonb)
                         AS p(event_id pg_catalog.uuid, aggregate_key pg_catalog.uuid, reason pg_catalog.text, topic pg_catalog.text, error pg_catalog.text,
                              attempts pg_catalog.int4, retry_in_ms pg_catalog.int8)
                   WHERE k.event_id = p.event_id",
-                &[TEXT],
             ),
             holders: plan(
                 "SELECT p.event_id, p.aggregate_key, p.reason, p.topic, p.last_error, l.aggregate_type, l.event_type, l.topic, l.event_id IS NULL
-                   FROM {s}.outbox_parked p
-                   LEFT JOIN LATERAL (SELECT * FROM {s}.outbox_log l WHERE l.event_id = p.event_id OFFSET 0) l ON true
+                   FROM {s}.outbox_parked p LEFT {event_of_p}
                   WHERE p.reason = ANY ($1::pg_catalog.text[])",
                 &[TEXT],
             ),
             retarget: plan(
-                "UPDATE {s}.outbox_parked p SET topic = $2 FROM {s}.outbox_log l
-                  WHERE p.reason IN ('topic', 'partition') AND p.topic = $1 AND l.event_id = p.event_id AND l.topic IS NULL AND l.aggregate_type = $3 AND l.event_type = $4",
+                "UPDATE {s}.outbox_parked p SET topic = $2
+                  WHERE p.reason IN ('topic', 'partition') AND p.topic = $1
+                    AND EXISTS (SELECT FROM (SELECT * FROM {s}.outbox_log l WHERE l.event_id = p.event_id OFFSET 0) l
+                                 WHERE l.seq = p.seq AND l.topic IS NULL AND l.aggregate_type = $3 AND l.event_type = $4)",
                 &[TEXT, TEXT, TEXT, TEXT],
             ),
             stretch: plan(
                 "SELECT p.event_id, p.reason, l.event_id IS NULL
-                   FROM (SELECT p.event_id, p.reason FROM {s}.outbox_parked p WHERE p.event_id > $1 ORDER BY p.event_id LIMIT $2) p
-                   LEFT JOIN LATERAL (SELECT * FROM {s}.outbox_log l WHERE l.event_id = p.event_id OFFSET 0) l ON true",
+                   FROM (SELECT p.event_id, p.seq, p.reason FROM {s}.outbox_parked p WHERE p.event_id > $1 ORDER BY p.event_id LIMIT $2) p
+                   LEFT {event_of_p}",
                 &[UUID, INT8],
             ),
             drop_orphans: plan(
                 "DELETE FROM {s}.outbox_parked p
-                  WHERE p.event_id = ANY ($1::pg_catalog.uuid[]) AND NOT EXISTS (SELECT FROM {s}.outbox_log l WHERE l.event_id = p.event_id)",
+                  WHERE p.event_id = ANY ($1::pg_catalog.uuid[])
+                    AND NOT EXISTS (SELECT FROM (SELECT * FROM {s}.outbox_log l WHERE l.event_id = p.event_id OFFSET 0) l WHERE l.seq = p.seq)",
                 &[TEXT],
             ),
         }

@@ -8,7 +8,6 @@ use crate::relay::step::{COLUMN_COUNT, Reader};
 use outbox_core::cursor::LateRange;
 use outbox_core::window::{AggregateKey, ParkReason, TopicId, Window};
 use pgrx::pg_sys::{Datum, Oid};
-use std::sync::Arc;
 
 /// What a step must know before it reads.
 pub struct Fence {
@@ -99,12 +98,10 @@ impl Store {
         self.read_parked(spi, &self.set_back, &[Some(too_far.into())], reader, window);
     }
 
-    /// Reads the events parked for these topics.
-    pub fn of_topics(&self, spi: &Spi, topics: &[TopicId], reader: &mut Reader, window: &mut Window<Body>) {
-        let names: Vec<Arc<str>> = topics.iter().map(|&topic| window.topic_name(topic).clone()).collect();
-        let names: Vec<&str> = names.iter().map(|name| &**name).collect();
-        let json = serde_json::Value::from(names).to_string();
-        self.read_parked(spi, &self.of_topics, &[Some(text_datum(&json))], reader, window);
+    /// Reads the events parked for a topic.
+    pub fn of_topic(&self, spi: &Spi, topic: TopicId, reader: &mut Reader, window: &mut Window<Body>) {
+        let name = window.topic_name(topic).clone();
+        self.read_parked(spi, &self.of_topic, &[Some(text_datum(&name))], reader, window);
     }
 
     /// Reads what is parked of one aggregate. False when nothing is, or when the reader was full already.

@@ -20,11 +20,13 @@ const ALARMING: [&str; 7] = [
 ];
 
 /// What happens to a client, or to a worker of PostgreSQL's own, when the harness stops a server under it: its fate, not a fault.
-const OF_STOPPING: [&str; 7] = [
+const OF_STOPPING: [&str; 8] = [
     "client backend FATAL:  terminating connection due to administrator command",
     "parallel worker FATAL:  terminating connection due to administrator command",
     "autovacuum worker FATAL:  terminating autovacuum process due to administrator command",
     "FATAL:  the database system is shutting down",
+    // What a session says that was told to end while it began (ProcessInterrupts in postgres.c), whatever the time.
+    "client backend FATAL:  canceling authentication due to timeout",
     "FATAL:  the database system is starting up",
     "FATAL:  the database system is not yet accepting connections",
     "FATAL:  the database system is in recovery mode",

@@ -7,7 +7,7 @@ use crate::load::{Commits, Load};
 
 trials![
     scenario truncate_restart_identity,
-    scenario parked_events_are_deleted,
+    scenario parked_events_are_replaced,
     scenario wrong_seqs_cost_order_never_events,
     scenario sequence_with_a_cache,
     alone rewriting_the_table_under_load,
@@ -38,58 +38,64 @@ fn truncate_restart_identity(name: &str) {
     );
 }
 
-/// Events that are parked are deleted, by transactions that tell the relay and by such that do not (COMMIT PREPARED): what waited behind them goes
-/// on, nothing of them stays parked, and their ids can be used again.
-fn parked_events_are_deleted(name: &str) {
+/// Parked events are deleted and emitted again with the same id, by transactions that tell the relay and by such that do not (COMMIT PREPARED): what
+/// waited behind them goes on, then they do, and nothing of what they were stays parked.
+fn parked_events_are_replaced(name: &str) {
     let s = Scenario::with(name, &[("outbox_ext.kafka_options", "allow.auto.create.topics=false")]);
     s.allow("outbox_ext relay WARNING", "it names the topic that does not exist");
     let mut db = s.db();
     let kind = s.aggregate_type("parked");
     let nowhere = format!("{}.nowhere", topic_of(&kind));
     Broker::shared().create_topic(&topic_of(&kind), 3);
-    for (round, untold) in [false, true].into_iter().enumerate() {
+    for (round, told) in [true, false].into_iter().enumerate() {
         let aggregate = round.to_string();
         let emit = Emit::new(&kind, &aggregate, "{}");
         let head = db.emit(&Emit {
             topic: Some(&nowhere),
             ..emit
         });
-        db.wait_true(
-            &format!("SELECT EXISTS (SELECT FROM outbox_parked WHERE event_id = '{head}')"),
-            seconds(20),
-        );
+        let head_parked = format!("SELECT EXISTS (SELECT FROM outbox_parked WHERE event_id = '{head}')");
+        db.wait_true(&head_parked, seconds(20));
         let behind = db.emit(&emit);
         let later = db.emit(&Emit {
             available_at: Some("2100-01-01"),
             ..emit
         });
-        db.wait_true("SELECT count(*) = 3 FROM outbox_parked", seconds(20));
-        db.run(&format!(
-            "BEGIN; DELETE FROM outbox_log WHERE event_id IN ('{head}', '{later}')"
-        ));
-        db.run(if untold {
-            "PREPARE TRANSACTION 'parked'"
-        } else {
-            "COMMIT"
-        });
-        if untold {
-            db.run("COMMIT PREPARED 'parked'");
-            // Before anybody has noticed that its row of before is an orphan.
-            db.emit(&Emit {
+        let parked = |rows: usize| format!("SELECT count(*) = {rows} FROM outbox_parked");
+        db.wait_true(&parked(3 + round), seconds(20));
+        let again = [
+            Emit {
+                event_id: Some(&head),
+                ..emit
+            },
+            Emit {
                 event_id: Some(&later),
                 available_at: Some("2100-01-02"),
                 ..emit
-            });
-            db.wait_true(
-                "SELECT count(*) = 1 FROM outbox_parked WHERE available_at = '2100-01-02'",
-                seconds(10),
-            );
+            },
+        ];
+        db.run("BEGIN");
+        db.run(&format!(
+            "DELETE FROM outbox_log WHERE event_id IN ('{head}', '{later}')"
+        ));
+        if told {
+            again.iter().for_each(|emit| drop(db.emit(emit)));
+            db.run("COMMIT");
+        } else {
+            db.run("PREPARE TRANSACTION 'parked'");
+            db.run("COMMIT PREPARED 'parked'");
+            again.iter().for_each(|emit| drop(db.emit(emit)));
         }
-        let published = format!("SELECT state = 'published' FROM outbox_event WHERE event_id = '{behind}'");
-        db.wait_true(&published, seconds(if untold { 30 } else { 10 }));
-        let left = i64::from(untold);
-        db.wait_true(&format!("SELECT count(*) = {left} FROM outbox_parked"), seconds(10));
+        for event_id in [&behind, &head] {
+            let published = format!("SELECT state = 'published' FROM outbox_event WHERE event_id = '{event_id}'");
+            db.wait_true(&published, seconds(30));
+        }
+        db.wait_true(&parked(1 + round), seconds(20));
+        let due = "SELECT bool_and(available_at = '2100-01-02') FROM outbox_parked";
+        db.wait_true(due, seconds(20));
     }
+    let records = Broker::shared().read(&topic_of(&kind));
+    assert_eq!(records.len(), 4, "each once");
 }
 
 /// Rows that bring a seq of their own, far below and far above, and a sequence that is set back.
