@@ -82,7 +82,8 @@ fn parked_events_are_looked_up(name: &str) {
         );
         db.one::<i64>(&emit_all);
     };
-    emit(&mut db, 1, "NULL");
+    // A plan is made when it is first run.
+    emit(&mut db, 1, "now() + interval '1 second'");
     db.wait_drained(seconds(20));
     let relay = db.relay();
     emit(&mut db, KEPT as i64, "NULL");
