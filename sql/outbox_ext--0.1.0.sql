@@ -275,7 +275,7 @@ CREATE VIEW @extschema@.outbox_event AS
            COALESCE(
                (SELECT p.attempts FROM @extschema@.outbox_parked p WHERE p.event_id = l.event_id),
                (SELECT b.unparked_attempts[pg_catalog.array_position(b.unparked, l.event_id)]
-                  FROM @extschema@.outbox_batch b WHERE b.unparked @> ARRAY[l.event_id] ORDER BY b.batch_no DESC LIMIT 1),
+                  FROM @extschema@.outbox_batch b WHERE b.unparked OPERATOR(pg_catalog.@>) ARRAY[l.event_id] ORDER BY b.batch_no DESC LIMIT 1),
                0) AS attempts,
            (SELECT s.lease_token FROM @extschema@.outbox_lease s CROSS JOIN @extschema@.outbox_relay() r CROSS JOIN @extschema@.outbox_cursor c
              WHERE r.pid = s.pid AND l.seq <= r.read_pos AND pg_catalog.pg_visible_in_snapshot(l.xid, r.read_snapshot::pg_snapshot)
@@ -287,7 +287,7 @@ CREATE VIEW @extschema@.outbox_event AS
                         OR COALESCE(pg_catalog.pg_visible_in_snapshot(l.xid, c.walk_snapshot) AND (l.xid, l.seq) <= (c.walk_xid, c.walk_seq), false)))) AS lease_until,
            CASE WHEN EXISTS (SELECT FROM @extschema@.outbox_parked p WHERE p.event_id = l.event_id) THEN NULL
                 ELSE COALESCE(
-                    (SELECT b.published_at FROM @extschema@.outbox_batch b WHERE b.unparked @> ARRAY[l.event_id] ORDER BY b.batch_no DESC LIMIT 1),
+                    (SELECT b.published_at FROM @extschema@.outbox_batch b WHERE b.unparked OPERATOR(pg_catalog.@>) ARRAY[l.event_id] ORDER BY b.batch_no DESC LIMIT 1),
                     (SELECT b.published_at FROM @extschema@.outbox_batch b
                       WHERE b.pos >= l.seq AND (pg_catalog.pg_visible_in_snapshot(l.xid, b.snapshot)
                             OR (pg_catalog.pg_visible_in_snapshot(l.xid, b.walk_snapshot) AND (l.xid, l.seq) <= (b.walk_xid, b.walk_seq)))

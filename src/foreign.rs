@@ -25,7 +25,7 @@ const LIFT_MAX: i64 = i64::MAX / 2;
 thread_local! {
     /// Transaction and subtransaction that have set the stop already.
     static STOPPED: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
-    /// The sequence in this schema is known to stand at least here.
+    /// This sequence is known to stand at least here.
     static LIFTED: Cell<(pg_sys::Oid, i64)> = const { Cell::new((pg_sys::Oid::INVALID, i64::MIN)) };
 }
 
@@ -46,11 +46,12 @@ fn outbox_restamp(fcinfo: pg_sys::FunctionCallInfo) -> Returned {
             STOPPED.set((xid, xact::subtransaction()));
         }
         if let Some(seq) = row.i64(c"seq")
-            && (LIFTED.get().0 != schema.oid || seq > LIFTED.get().1)
+            && let Some(sequence) = schema.relation(c"outbox_log_seq")
+            && (LIFTED.get().0 != sequence || seq > LIFTED.get().1)
             && seq <= LIFT_MAX
         {
             lift(&schema, seq);
-            LIFTED.set((schema.oid, seq + LIFT_STRIDE));
+            LIFTED.set((sequence, seq + LIFT_STRIDE));
         }
     });
     Returned(row.with_u64(c"xid", xid))
@@ -101,6 +102,8 @@ fn outbox_note_removal() -> Returned {
 fn outbox_arm(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     let schema = Args::new(fcinfo).schema();
     wakeup::relay_at_commit();
+    // A row that comes later in this transaction is to stop publishing again.
+    STOPPED.set((0, 0));
     spi::connected(|spi| {
         let lock = format!("LOCK TABLE {}.outbox_stop IN SHARE ROW EXCLUSIVE MODE", schema.quoted);
         spi.run(&lock, &[], &[], Access::Write);

@@ -56,7 +56,7 @@ pub enum AfterGiveUp {
 /// Smallest limit worth having: below it the headers alone fill an event.
 const MESSAGE_BYTES_MIN: i32 = 1_024;
 /// librdkafka's own upper limit for message.max.bytes is 1,000,000,000; an event is copied a few times on its way.
-const MESSAGE_BYTES_MAX: i32 = 100_000_000;
+pub const MESSAGE_BYTES_MAX: i32 = 100_000_000;
 const DAY_MS: i32 = 86_400_000;
 
 /// Defines the settings and reserves their prefix. Called by _PG_init.

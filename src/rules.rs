@@ -6,6 +6,7 @@
 //!
 //! Only rules that hold for ever stand here. What depends on settings (the topic that the template makes, the size of the whole) is `outbox_emit`'s, and the relay's.
 
+use crate::guc;
 use crate::pg::call::{Args, byte_len};
 use crate::pg::error::raise;
 use crate::pg::{jsonb, xact};
@@ -107,6 +108,19 @@ pub fn check_headers(headers: pg_sys::Datum) -> usize {
             hint,
         )
     };
+    // The text of what is larger by far may not even fit into memory.
+    let at_least = jsonb::text_len_at_least(headers);
+    if at_least > guc::MESSAGE_BYTES_MAX as usize {
+        raise(
+            PgSqlErrorCode::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
+            "headers are too large".to_owned(),
+            Some(format!(
+                "They have at least {at_least} bytes; no event may have more than {}.",
+                guc::MESSAGE_BYTES_MAX
+            )),
+            "Put what they carry into the payload, or elsewhere.",
+        );
+    }
     let text = jsonb::text(headers);
     let object = match serde_json::from_str::<serde_json::Value>(&text) {
         Ok(serde_json::Value::Object(object)) => object,

@@ -272,7 +272,7 @@ fn section(runs: &[Run]) -> Section {
              the time that the event was due). The first 60 events and then one second are left out, {WARM_UP} events went through before. linger 0 everywhere. \
              Debezium tuned: {:?}. The polling relay looks every 10 ms. Floor: each writer hands its event to librdkafka itself when it \
              is committed. Medians of the rounds; p99.9 of all rounds' events together. CPU of all processes of the relay side. WAL of all \
-             transactions that inserted no event (pg_walinspect), without checkpoints.",
+             transactions that inserted no event (pg_walinspect), without checkpoints and autovacuum's.",
             Tuning::Latency.settings()
         ),
         figures,

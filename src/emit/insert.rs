@@ -1,8 +1,8 @@
 //! The insert of `outbox_emit`.
 //!
 //! While outbox_log is as the install script made it, its row is appended without the executor: of what an INSERT costs (opening a plan, firing
-//! our own trigger and check on what is right already) nothing is of use there. Where somebody added a trigger, a check, a column, a default, a
-//! rule, row security or an unusual index, the row goes through an INSERT statement, so that all of it takes effect.
+//! our own trigger and check on what is right already) nothing is of use there. Where somebody added a trigger, a check, NOT NULL, a column, a default,
+//! a rule, row security or an unusual index, the row goes through an INSERT statement, so that all of it takes effect.
 //!
 //! Invariant: both ways leave the same row. Our trigger and check would find nothing: the xid is this transaction's and the caller has
 //! checked the rest.
@@ -33,10 +33,11 @@ enum Source {
     TransactionStart,
 }
 
-/// A column as the install script makes it: its type, the function that is its default and whether that one is ours, its source here.
+/// A column as the install script makes it: its type, whether it may be NULL, the function that is its default and whether that one is ours, its source here.
 struct Column {
     name: &'static CStr,
     type_of: Oid,
+    is_not_null: bool,
     default: Option<(&'static CStr, Whose)>,
     source: Source,
 }
@@ -57,8 +58,15 @@ const COLUMNS: [Column; 11] = {
         Column {
             name,
             type_of,
+            is_not_null: true,
             default,
             source,
+        }
+    }
+    const fn nullable(name: &'static CStr, type_of: Oid, source: Source) -> Column {
+        Column {
+            is_not_null: false,
+            ..column(name, type_of, None, source)
         }
     }
     use Source::{Given, Seq, TransactionStart, Xid};
@@ -73,12 +81,12 @@ const COLUMNS: [Column; 11] = {
             Some((c"now", Servers)),
             TransactionStart,
         ),
-        column(c"available_at", types::TIMESTAMPTZ, None, Given(7)),
+        nullable(c"available_at", types::TIMESTAMPTZ, Given(7)),
         column(c"aggregate_type", types::TEXT, None, Given(1)),
         column(c"aggregate_id", types::TEXT, None, Given(2)),
         column(c"event_type", types::TEXT, None, Given(3)),
-        column(c"topic", types::TEXT, None, Given(6)),
-        column(c"headers", types::JSONB, None, Given(5)),
+        nullable(c"topic", types::TEXT, Given(6)),
+        nullable(c"headers", types::JSONB, Given(5)),
         column(c"payload", types::JSONB, None, Given(4)),
     ]
 };
@@ -201,12 +209,13 @@ fn look(args: &Args, table: &Table) -> bool {
     };
     let columns = table.columns();
     columns.len() == COLUMNS.len()
-        && columns
-            .iter()
-            .zip(&COLUMNS)
-            .all(|(&(name, type_of, default), expected)| {
-                name == expected.name && type_of == expected.type_of && installed_default(expected, default)
-            })
+        && columns.iter().zip(&COLUMNS).all(|(found, expected)| {
+            found.name == expected.name
+                && found.type_of == expected.type_of
+                && found.is_unmodified
+                && found.is_not_null == expected.is_not_null
+                && installed_default(expected, found.default)
+        })
         && table.is_plain_but_for(&[c"outbox_log_restamp"], &[c"outbox_log_event_is_sound"])
 }
 

@@ -96,20 +96,28 @@ fn check_topic(given: Option<&str>, aggregate_type: &str, event_type: &str) {
 
 fn check_size(key: usize, headers: usize, payload: pg_sys::Datum) {
     let limit = guc::max_message_bytes();
+    let refuse = |at_least: &str, payload: usize| -> ! {
+        let size = key + headers + payload;
+        raise(
+            PgSqlErrorCode::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
+            "event is too large".to_owned(),
+            Some(format!(
+                "It has {at_least}{size} bytes (key {key}, headers {headers}, payload {at_least}{payload}); outbox_ext.max_message_bytes is {limit}."
+            )),
+            "Put the data elsewhere and emit a reference to it, or raise outbox_ext.max_message_bytes together with the topic's max.message.bytes.",
+        )
+    };
+    // The text of what is larger by far may not even fit into memory.
+    let at_least = jsonb::text_len_at_least(payload);
+    if at_least > limit {
+        refuse("at least ", at_least);
+    }
     // Most events are far from the limit: then nobody need know how far.
     if key + headers + jsonb::text_len_at_most(payload) <= limit {
         return;
     }
     let payload = jsonb::text_len(payload);
-    let size = key + headers + payload;
-    if size > limit {
-        raise(
-            PgSqlErrorCode::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
-            "event is too large".to_owned(),
-            Some(format!(
-                "It has {size} bytes (key {key}, headers {headers}, payload {payload}); outbox_ext.max_message_bytes is {limit}."
-            )),
-            "Put the data elsewhere and emit a reference to it, or raise outbox_ext.max_message_bytes together with the topic's max.message.bytes.",
-        );
+    if key + headers + payload > limit {
+        refuse("", payload);
     }
 }

@@ -11,7 +11,7 @@
 //! Everything is read through slices: a damaged value is an error, never a read beyond it.
 
 use pgrx::pg_sys::{self, Datum};
-use pgrx::varlena::{varatt_is_4b_u, varlena_to_byte_slice};
+use pgrx::varlena::{varatt_is_1b, varatt_is_1b_e, varatt_is_4b_u, varlena_to_byte_slice, varsize_any};
 use std::cell::Cell;
 use std::ffi::CStr;
 
@@ -70,6 +70,22 @@ pub fn text_len_at_most(jsonb: Datum) -> usize {
     let mut bound = AtMost(0);
     with_stored(jsonb, |value| write(value, &mut bound));
     bound.0
+}
+
+/// Bytes that the text of a jsonb datum has at least, without looking into it: no part of it is stored in more than four times what it is written in,
+/// but for a few words of the whole.
+pub fn text_len_at_least(jsonb: Datum) -> usize {
+    const STORED_BYTES_MAX: usize = 8;
+    // SAFETY: a varlena; reads its head, or that of its toast pointer. The server's function costs more than all else an event needs of this.
+    let stored = unsafe {
+        let value: *const pg_sys::varlena = jsonb.cast_mut_ptr();
+        if varatt_is_4b_u(value) || varatt_is_1b(value) && !varatt_is_1b_e(value) {
+            varsize_any(value)
+        } else {
+            pg_sys::toast_raw_datum_size(jsonb)
+        }
+    };
+    stored / STORED_BYTES_MAX
 }
 
 /// Bytes of the text of a jsonb datum.

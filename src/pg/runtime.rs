@@ -162,6 +162,42 @@ pub fn set_for_process(name: &str, value: &str) {
     };
 }
 
+/// OID of pg_db_role_setting (DbRoleSettingRelationId).
+const DB_ROLE_SETTING: u32 = 2964;
+
+/// Applies what ALTER DATABASE and ALTER ROLE set for this session, as connecting does (process_settings in postinit.c), by the transaction's snapshot.
+/// What was RESET since the session began stays.
+pub fn apply_database_settings() {
+    unsafe extern "C-unwind" {
+        // catalog/pg_db_role_setting.h, which pgrx does not bind.
+        fn ApplySetting(
+            snapshot: pg_sys::Snapshot,
+            database: pg_sys::Oid,
+            role: pg_sys::Oid,
+            relation: pg_sys::Relation,
+            source: pg_sys::GucSource::Type,
+        );
+    }
+    const ANY: pg_sys::Oid = pg_sys::Oid::INVALID;
+    let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+    // SAFETY: in a transaction with a snapshot; pgrx's guard turns an ERROR of the C function into a panic that unwinds these Rust frames.
+    unsafe {
+        let (database, role) = (pg_sys::MyDatabaseId, pg_sys::GetSessionUserId());
+        let snapshot = pg_sys::GetActiveSnapshot();
+        let relation = pg_sys::table_open(pg_sys::Oid::from(DB_ROLE_SETTING), lock);
+        use pg_sys::GucSource::{PGC_S_DATABASE, PGC_S_DATABASE_USER, PGC_S_GLOBAL, PGC_S_USER};
+        for (database, role, source) in [
+            (database, role, PGC_S_DATABASE_USER),
+            (ANY, role, PGC_S_USER),
+            (database, ANY, PGC_S_DATABASE),
+            (ANY, ANY, PGC_S_GLOBAL),
+        ] {
+            pg_sys::ffi::pg_guard_ffi_boundary(|| ApplySetting(snapshot, database, role, relation, source));
+        }
+        pg_sys::table_close(relation, lock);
+    }
+}
+
 /// Registers `callback` to run when this process ends, also by FATAL. Shared memory is still there then.
 pub fn on_exit(callback: unsafe extern "C-unwind" fn(c_int, pg_sys::Datum)) {
     // SAFETY: registered once a process.

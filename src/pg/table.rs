@@ -12,6 +12,17 @@ use std::slice;
 /// A table open for writing. It is closed on drop; its lock stays until the transaction ends, as after any INSERT.
 pub struct Table(pg_sys::Relation);
 
+/// A column as the table has it.
+pub struct TableColumn<'a> {
+    /// A dropped one has a name of PostgreSQL's.
+    pub name: &'a CStr,
+    pub type_of: Oid,
+    /// The type has no modifier, as in timestamptz(0).
+    pub is_unmodified: bool,
+    pub is_not_null: bool,
+    pub default: Default,
+}
+
 /// What a column is filled with when a statement does not name it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Default {
@@ -104,8 +115,8 @@ impl Table {
         }
     }
 
-    /// Name, type and default of each column, in order. A dropped column is among them, with a name of PostgreSQL's.
-    pub fn columns(&self) -> Vec<(&CStr, Oid, Default)> {
+    /// Its columns, in order, dropped ones among them.
+    pub fn columns(&self) -> Vec<TableColumn<'_>> {
         // SAFETY: as in is_plain_but_for; attributes are natts many, behind the descriptor's head.
         unsafe {
             let descriptor = &*(*self.0).rd_att;
@@ -113,9 +124,12 @@ impl Table {
                 .attrs
                 .as_slice(descriptor.natts as usize)
                 .iter()
-                .map(|column| {
-                    let name = CStr::from_ptr(column.attname.data.as_ptr());
-                    (name, column.atttypid, self.default_of(column.attnum))
+                .map(|column| TableColumn {
+                    name: CStr::from_ptr(column.attname.data.as_ptr()),
+                    type_of: column.atttypid,
+                    is_unmodified: column.atttypmod == -1,
+                    is_not_null: column.attnotnull,
+                    default: self.default_of(column.attnum),
                 })
                 .collect()
         }

@@ -1,5 +1,6 @@
 //! Durability of what is about to be published: WAL is flushed past the commits of a step.
 
+use super::xact;
 use pgrx::pg_sys;
 
 /// Flushes WAL past the commit records of `xids`, so that an event of a transaction with synchronous_commit = off cannot be published and then be
@@ -7,21 +8,24 @@ use pgrx::pg_sys;
 ///
 /// Leans on TransactionIdGetCommitLSN (transam.c): the LSN up to which WAL must be flushed for a commit to be durable, possibly a little later
 /// than its own record, 0 when nothing is left to flush. (XLogFlush of the insert position would raise an error when that stands just behind a
-/// page header.) A transaction older than oldestXid may have no commit status any more; it was durable long ago.
+/// page header.) A transaction older than oldestXid may have no commit status any more; it was durable long ago. An event may be older than the
+/// 2^31 transactions that 32 bits can tell apart, so that is asked of all 64.
 pub fn flush_commits(xids: impl Iterator<Item = u64>) {
     let mut upto: pg_sys::XLogRecPtr = 0;
     let mut last = 0;
+    // SAFETY: reads shared counters.
+    let oldest = unsafe {
+        let next = pg_sys::ReadNextFullTransactionId().value;
+        xact::widen((*pg_sys::ShmemVariableCache).oldestXid.into_inner(), next)
+    };
     for xid in xids {
         if xid == last {
             continue;
         }
         last = xid;
-        let short = pg_sys::TransactionId::from(xid as u32);
-        // SAFETY: reads shared counters and the commit log of a transaction that is known to have committed.
-        unsafe {
-            if !pg_sys::TransactionIdPrecedes(short, (*pg_sys::ShmemVariableCache).oldestXid) {
-                upto = upto.max(pg_sys::TransactionIdGetCommitLSN(short));
-            }
+        if xid >= oldest {
+            // SAFETY: reads the commit log of a transaction that is known to have committed.
+            upto = upto.max(unsafe { pg_sys::TransactionIdGetCommitLSN(pg_sys::TransactionId::from(xid as u32)) });
         }
     }
     if upto != 0 {

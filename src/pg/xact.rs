@@ -85,8 +85,8 @@ pub fn snapshot() -> Snapshot {
     }
 }
 
-/// The full id of a transaction that a snapshot names: of the epoch of the next one to be given out, or of the one before.
-fn widen(xid: u32, next: u64) -> u64 {
+/// The full id of a transaction that a snapshot or the server's bookkeeping names: of the epoch of the next one to be given out, or of the one before.
+pub fn widen(xid: u32, next: u64) -> u64 {
     let same_epoch = next & !u64::from(u32::MAX) | u64::from(xid);
     if same_epoch > next {
         same_epoch - (1 << 32)

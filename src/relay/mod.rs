@@ -98,7 +98,10 @@ fn serve(board: &'static Board, index: usize, generation: u32) -> Phase {
     slot.occupy(std::process::id() as i32, runtime::my_latch());
     board.wake_launcher();
     runtime::report_activity("publishes this database's outbox to Kafka");
-    let _ = database_settings_changed();
+    if let Err(error) = take_database_settings() {
+        pgrx::log!("outbox_ext relay could not read its settings: {error:?}");
+        return Phase::Failed;
+    }
     let mut reporter = Reporter::new(index, catalog::my_database_name());
     let mut teardowns = Teardowns::default();
     let mut lesson = Lesson::default();
@@ -122,7 +125,7 @@ fn serve(board: &'static Board, index: usize, generation: u32) -> Phase {
         let end = match end {
             End::Trouble(text) => {
                 reporter.tell(State::Running, Some(text));
-                pause(slot, generation, backoff.next_delay_ms())
+                pause(slot, generation, &settings, backoff.next_delay_ms())
             }
             End::Refusal(text) => {
                 reporter.tell(State::Running, Some(text));
@@ -199,7 +202,7 @@ fn idle(
 }
 
 /// Sleeps between two sessions.
-fn pause(slot: &Slot, generation: u32, ms: u64) -> End {
+fn pause(slot: &Slot, generation: u32, settings: &Settings, ms: u64) -> End {
     let until = runtime::monotonic_ms() + ms;
     loop {
         slot.beat();
@@ -216,7 +219,9 @@ fn pause(slot: &Slot, generation: u32, ms: u64) -> End {
         if now >= until {
             return End::Settings;
         }
-        if runtime::wait(None, Some(until - now)).postmaster_died {
+        // Often enough for the launcher, as in idle.
+        let beat = CHECK_MS.min(settings.lease_duration_ms / 2).max(1);
+        if runtime::wait(None, Some(beat.min(until - now))).postmaster_died {
             return End::Shutdown;
         }
     }
@@ -235,6 +240,18 @@ fn extension_is_there() -> Result<bool, crate::pg::error::ServerError> {
         transaction.snapshot();
         spi::connected(|spi| Place::find(spi).is_some())
     })
+}
+
+/// Takes over what ALTER DATABASE and ALTER ROLE set for this session, and remembers it. PostgreSQL has applied it when the process connected; an ALTER
+/// that committed since then would otherwise be taken for known.
+fn take_database_settings() -> Result<(), crate::pg::error::ServerError> {
+    let now = txn::run(Isolation::ReadCommitted, |transaction| {
+        transaction.snapshot();
+        runtime::apply_database_settings();
+        spi::connected(store::database_settings)
+    })?;
+    DATABASE_SETTINGS.set(now);
+    Ok(())
 }
 
 /// Whether what ALTER DATABASE and ALTER ROLE set for this session differs from the last time this was asked.

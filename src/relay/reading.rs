@@ -14,7 +14,7 @@ use std::rc::Rc;
 /// The table was locked by somebody (ALTER TABLE, VACUUM FULL): look again after this.
 const LOCKED_RETRY_MS: u64 = 50;
 /// After a read that came to the end of the log the next one waits, the longer the more it brought: what a step costs besides its events is then
-/// shared by those that came meanwhile. At 2,000 events/s that is half of the relay's CPU time and more. A log that was quiet is read at once.
+/// shared by those that came meanwhile. At 2,000 events/s that is a third of the relay's CPU time. A log that was quiet is read at once.
 const PACE_MIN_MS: u64 = 1;
 const PACE_MAX_MS: u64 = 4;
 const PACE_EVENTS_PER_MS: usize = 4;

@@ -330,12 +330,12 @@ impl<'a> Session<'a> {
         if self.window.settleable() {
             until = until.min(self.settled_at_ms + self.settings.settle_interval_ms);
         }
-        for at in self
+        // In an outage stalls are not looked for.
+        let stall_check = self
             .window
-            .next_ask_at()
-            .into_iter()
-            .chain(self.window.next_stall_check_at())
-        {
+            .next_stall_check_at()
+            .filter(|_| self.lanes.outage().is_none());
+        for at in self.window.next_ask_at().into_iter().chain(stall_check) {
             until = until.min(at);
         }
         if self.wants_to_read() || self.slot.wake_pending() {

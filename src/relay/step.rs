@@ -144,8 +144,18 @@ impl Reader {
         let aggregate_type = text(row.datum(5), out);
         let key = text(row.datum(6), out);
         let event_type = text(row.datum(7), out);
-        let headers = json(row.datum(9), out);
-        let payload = json(row.datum(10), out);
+        // The text of what is larger by far may not even fit into memory: it is not made, for it is not sent.
+        let at_least = [row.datum(9), row.datum(10)]
+            .into_iter()
+            .flatten()
+            .map(jsonb::text_len_at_least)
+            .sum::<usize>();
+        let is_huge = at_least > self.rules.max_message_bytes;
+        let (headers, payload) = if is_huge {
+            (0, 0)
+        } else {
+            (json(row.datum(9), out), json(row.datum(10), out))
+        };
         let event_id = row.datum(0).map(uuid_bytes).unwrap_or_default();
         let (xid, seq) = Reader::position(row);
         self.xids.push(xid);
@@ -167,14 +177,16 @@ impl Reader {
             key,
             payload,
             caller_headers.iter().map(|(name, value)| (name.len(), value.len())),
-        ) + own_headers_bytes(event.event_type, event.aggregate_type);
+        ) + own_headers_bytes(event.event_type, event.aggregate_type)
+            + if is_huge { at_least } else { 0 };
         let later = row.i64(4).is_some_and(|available_at| available_at > self.rules.now);
         let fate = match (&resolved, later) {
             (_, true) => Fate::Scheduled,
             (Err(error), _) => Fate::Defect(error.clone()),
             _ if bytes > self.rules.max_message_bytes => Fate::Defect(
                 format!(
-                    "event is too large: {bytes} bytes; outbox_ext.max_message_bytes is {}",
+                    "event is too large: {}{bytes} bytes; outbox_ext.max_message_bytes is {}",
+                    if is_huge { "at least " } else { "" },
                     self.rules.max_message_bytes
                 )
                 .into(),

@@ -213,6 +213,7 @@ pub fn database_settings(spi: &Spi) -> String {
     let sql =
         "SELECT COALESCE(pg_catalog.string_agg(s.setrole::pg_catalog.text || s.setconfig::pg_catalog.text, ' ' ORDER BY s.setrole), '')
            FROM pg_catalog.pg_db_role_setting s
-          WHERE s.setdatabase IN (0, (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()))";
+          WHERE s.setdatabase IN (0, (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()))
+            AND s.setrole IN (0, (SELECT a.oid FROM pg_catalog.pg_authid a WHERE a.rolname = session_user))";
     spi.run(sql, &[], &[], Access::Read).text(0, 0).unwrap_or_default()
 }

@@ -190,6 +190,8 @@ fn unpublishable_events_are_given_up_visibly(name: &str) {
         db.run(&insert(illegal, "1", "'{}'"));
     }
     db.run(&insert(&"a".repeat(250), "1", "'{}'"));
+    // So large that the relay does not even write its text.
+    db.run(&insert("huge", "1", "to_jsonb(repeat('x', 200000))"));
     for n in 0..200 {
         db.emit_one(&kind, &(n % 5).to_string(), &n.to_string());
     }
@@ -200,12 +202,12 @@ fn unpublishable_events_are_given_up_visibly(name: &str) {
         "the first of the held aggregate and all of the others"
     );
     db.wait_true(
-        "SELECT parked ->> 'failed' = '6' AND parked ->> 'behind' = '1' FROM outbox_status",
+        "SELECT parked ->> 'failed' = '7' AND parked ->> 'behind' = '1' FROM outbox_status",
         seconds(10),
     );
     let errors: Vec<String> =
         db.all("SELECT last_error FROM outbox_event WHERE state = 'failed' ORDER BY aggregate_type");
-    assert_eq!(errors.len(), 6);
+    assert_eq!(errors.len(), 7);
     let large: String = db.one(&format!(
         "SELECT last_error FROM outbox_event WHERE state = 'failed' AND aggregate_type = '{kind}'"
     ));

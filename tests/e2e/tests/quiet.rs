@@ -12,6 +12,7 @@ trials![
     alone one_event_then_silence,
     scenario usual_work_logs_next_to_nothing,
     alone waiting_does_not_spin,
+    stops_broker outage_does_not_spin,
 ];
 
 /// From the commit's return to the record in a waiting consumer's hands. The bound is loose: it catches a lost wake-up,
@@ -162,6 +163,43 @@ fn waiting_does_not_spin(name: &str) {
         spent < 200,
         "{spent} ms of CPU for 2,000 commits that a switched off relay has no use for"
     );
+}
+
+/// While no broker answers and events are out, the relay sleeps; and what it did carefully before does not keep it from seeing the end.
+fn outage_does_not_spin(name: &str) {
+    let broker = Broker::prepare();
+    broker.start();
+    let s = Scenario::with_brokers(name, broker.address(), &[("outbox_ext.max_attempts", "1")]);
+    s.allow(
+        "outbox_ext relay WARNING",
+        "it says that no broker answers, and what was given up",
+    );
+    let mut db = s.db();
+    db.run("CREATE EXTENSION outbox_ext");
+    let [kind, narrow] = ["outage", "narrow"].map(|word| s.aggregate_type(word));
+    broker.create_topic(&topic_of(&kind), 2);
+    broker.create_narrow_topic(&topic_of(&narrow), 1, "2000");
+    let mut random = outbox_e2e::Random::from_clock();
+    let noise: String = (0..400).map(|_| format!("{:016x}", random.draw())).collect();
+    // Refused in the end by the careful producer, which sends nothing more afterwards.
+    db.emit_one(&narrow, "refused", &format!("\"{noise}\""));
+    db.wait_true("SELECT parked ->> 'failed' = '1' FROM outbox_status", seconds(20));
+    db.emit_one(&kind, "1", "{}");
+    db.wait_true("SELECT waiting = 0 AND state = 'idle' FROM outbox_status", seconds(20));
+
+    broker.stop();
+    for n in 0..50 {
+        db.emit_one(&kind, "1", &n.to_string());
+    }
+    db.wait_state("outage", seconds(60));
+    // The next look for partitions that do not answer would be due.
+    let_pass(seconds(3));
+    assert_mostly_asleep(&mut db, "an outage with events out");
+
+    broker.start();
+    db.wait_true("SELECT waiting = 0 AND state = 'idle' FROM outbox_status", seconds(60));
+    drop((db, s));
+    broker.stop();
 }
 
 fn assert_mostly_asleep(db: &mut Db, when: &str) {

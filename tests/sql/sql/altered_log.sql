@@ -89,6 +89,15 @@ SELECT outbox_emit('order', '7', 't', '{}') IS NOT NULL AS emitted;
 DROP RULE copy_it ON outbox_log;
 SELECT * FROM copied;
 
+-- NOT NULL.
+BEGIN;
+DELETE FROM outbox_log;
+ALTER TABLE outbox_log ALTER topic SET NOT NULL;
+\set VERBOSITY terse
+SELECT outbox_emit('order', 'no topic', 't', '{}');
+\set VERBOSITY default
+ROLLBACK;
+
 -- Row security that holds for the owner too.
 CREATE ROLE contract_plain;
 GRANT EXECUTE ON FUNCTION outbox_emit TO contract_plain;

@@ -84,5 +84,13 @@ SELECT outbox_emit('order', '9', 'after the last seq', '{}') IS NOT NULL AS emit
 ROLLBACK;
 SELECT outbox_emit('order', '9', 'afterwards', '{}') IS NOT NULL AS emitted;
 
+-- Who arms and then brings more stops publishing again.
+BEGIN;
+INSERT INTO outbox_log (aggregate_type, aggregate_id, event_type, payload, xid) VALUES ('order', '10', 'foreign', '{}', '3');
+SELECT outbox_arm() AS there_was_a_stop;
+INSERT INTO outbox_log (aggregate_type, aggregate_id, event_type, payload, xid) VALUES ('order', '10', 'foreign', '{}', '3');
+COMMIT;
+SELECT count(*) AS stops FROM outbox_stop;
+
 \c outbox_sql
 DROP DATABASE contract_foreign WITH (FORCE);
