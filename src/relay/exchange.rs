@@ -1,5 +1,6 @@
 //! The session's exchange with Kafka: events out, reports and answers in.
 
+use super::orphans::OrphanSearch;
 use super::session::{End, Session};
 use super::step;
 use crate::pg::runtime;
@@ -32,33 +33,6 @@ pub struct Lesson {
     /// Topics that could not be written though the brokers know them. Their first events go carefully.
     pub topics: HashMap<String, String>,
     pub orphans: OrphanSearch,
-}
-
-/// How far outbox_parked was looked through for rows whose event is gone, by event id, round after round.
-#[derive(Default)]
-pub struct OrphanSearch {
-    pub after: [u8; 16],
-    /// Ends of the table to come to in a hurry.
-    hurried_ends: u8,
-}
-
-impl OrphanSearch {
-    /// Somebody has deleted events: the rest of this round and another whole one are to come soon.
-    pub fn hurry(&mut self) {
-        self.hurried_ends = 2;
-    }
-
-    pub fn hurries(&self) -> bool {
-        self.hurried_ends > 0
-    }
-
-    /// Up to this row, or to the table's end.
-    pub fn looked_through(&mut self, last: Option<[u8; 16]>) {
-        if last.is_none() {
-            self.hurried_ends = self.hurried_ends.saturating_sub(1);
-        }
-        self.after = last.unwrap_or_default();
-    }
 }
 
 impl Session<'_> {

@@ -2,7 +2,7 @@
 //! settles what Kafka acknowledged.
 //!
 //! This file owns the process: it connects, finds out whether there is anything to do, runs one [`session`] after the other, pauses between them when
-//! they end in trouble, and leaves. [`session`] is the loop itself, with [`opening`], [`reading`], [`exchange`] (with Kafka, through its two [`lanes`]) and [`settling`]; [`store`] has every SQL text, [`step`] the rows of a step, [`report`] log and status, [`clock`] what a clock that is set back calls for,
+//! they end in trouble, and leaves. [`session`] is the loop itself, with [`opening`], [`reading`], [`exchange`] (with Kafka, through its two [`lanes`]) and [`settling`]; [`store`] has every SQL text, [`step`] the rows of a step, [`report`] log and status, [`orphans`] parked rows without their event, [`clock`] what a clock that is set back calls for,
 //! [`options`] the Kafka client's properties.
 //! What is decided without a server is in outbox-core; what touches librdkafka is in outbox-kafka.
 
@@ -11,6 +11,7 @@ mod exchange;
 mod lanes;
 mod opening;
 mod options;
+mod orphans;
 mod reading;
 mod report;
 mod session;
@@ -171,8 +172,7 @@ fn idle(
     slot.set_state(state);
     reporter.tell(state, error);
     runtime::flush_statistics();
-    // Often enough for the launcher, which takes a relay with a pending wake-up for frozen after lease_duration.
-    let pause = CHECK_MS.min(settings.lease_duration_ms / 2);
+    let pause = beat_ms(settings);
     let mut checked_at = 0;
     loop {
         slot.beat();
@@ -201,6 +201,11 @@ fn idle(
     }
 }
 
+/// Longest sleep outside a session: often enough for the launcher, which takes a relay with a pending wake-up for frozen after lease_duration.
+fn beat_ms(settings: &Settings) -> u64 {
+    CHECK_MS.min(settings.lease_duration_ms / 2)
+}
+
 /// Sleeps between two sessions.
 fn pause(slot: &Slot, generation: u32, settings: &Settings, ms: u64) -> End {
     let until = runtime::monotonic_ms() + ms;
@@ -219,9 +224,7 @@ fn pause(slot: &Slot, generation: u32, settings: &Settings, ms: u64) -> End {
         if now >= until {
             return End::Settings;
         }
-        // Often enough for the launcher, as in idle.
-        let beat = CHECK_MS.min(settings.lease_duration_ms / 2).max(1);
-        if runtime::wait(None, Some(beat.min(until - now))).postmaster_died {
+        if runtime::wait(None, Some(beat_ms(settings).min(until - now))).postmaster_died {
             return End::Shutdown;
         }
     }

@@ -19,7 +19,7 @@ use crate::guc::Settings;
 use crate::janitor;
 use crate::pg::spi::{self, Spi};
 use crate::pg::txn::{self, Isolation, Transaction};
-use crate::pg::{catalog, error::ServerError, runtime};
+use crate::pg::{error::ServerError, runtime};
 use crate::place::Place;
 use crate::shmem::{Slot, State};
 use outbox_core::backoff::Backoff;
@@ -29,11 +29,6 @@ use outbox_core::window::Window;
 use std::collections::HashSet;
 use std::rc::Rc;
 
-/// A stretch of outbox_parked is looked through for rows whose event is gone this often: events may be deleted without our being told (in a
-/// prepared transaction, with triggers disabled).
-const ORPHANS_MS: u64 = 10_000;
-/// The same after we were told, until all of it was.
-const ORPHANS_HURRY_MS: u64 = 1_000;
 /// A step that waits for synchronous standbys longer than this is worth saying.
 const STANDBY_SLOW_MS: u64 = 1_000;
 /// While a step waits for synchronous standbys they are looked at this often.
@@ -218,32 +213,6 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn drop_orphans_if_due(&mut self, now: u64) -> Result<(), End> {
-        let search = &self.lesson.orphans;
-        let pause = if search.hurries() { ORPHANS_HURRY_MS } else { ORPHANS_MS };
-        if now < self.orphans_at_ms + pause {
-            return Ok(());
-        }
-        self.orphans_at_ms = now;
-        let after = search.after;
-        let stretch = txn::run(Isolation::ReadCommitted, |transaction| {
-            // Before the snapshot: after ALTER TABLE an older one does not see the rows that were rewritten.
-            if !catalog::lock_access_share_if_free(self.place.log) {
-                return None;
-            }
-            transaction.become_owner(self.place.owner);
-            transaction.snapshot();
-            spi::connected(|spi| {
-                let stretch = self.store.stretch(spi, &after);
-                self.store.drop_orphans(spi, &stretch.orphans);
-                Some(stretch)
-            })
-        })?;
-        let Some(stretch) = stretch else { return Ok(()) };
-        self.lesson.orphans.looked_through(stretch.last);
-        if stretch.holds { Err(End::Settings) } else { Ok(()) }
-    }
-
     /// Whether the file of outbox_ext.kafka_options_file says something else than when the session began.
     fn options_changed(&self) -> bool {
         super::options::gather(self.settings).is_ok_and(|options| options != self.options)
@@ -325,7 +294,7 @@ impl<'a> Session<'a> {
         let now = runtime::monotonic_ms();
         let mut until = self.polled_at_ms + self.settings.poll_interval_ms;
         if self.lesson.orphans.hurries() {
-            until = until.min(self.orphans_at_ms + ORPHANS_HURRY_MS);
+            until = until.min(self.orphans_due_at_ms());
         }
         if self.window.settleable() {
             until = until.min(self.settled_at_ms + self.settings.settle_interval_ms);

@@ -15,10 +15,11 @@ use crate::pg::spi::{Access, Plan, Spi, types};
 use outbox_core::snapshot::Snapshot;
 use pgrx::pg_sys::Oid;
 
-/// The event of a parked row: looked up by its id, row by row. OFFSET keeps the planner from any other join or index, which it would choose when it
-/// looks at tables that are still empty; the plan is kept while they grow. An event with that id and another seq is another event.
-const EVENT_OF_PARKED: &str =
-    "JOIN LATERAL (SELECT * FROM {s}.outbox_log l WHERE l.event_id = p.event_id OFFSET 0) l ON l.seq = p.seq";
+/// The event with the id of p, looked up row by row. OFFSET keeps the planner from any other join or index, which it would choose when it looks at
+/// tables that are still empty; the plan is kept while they grow.
+const EVENT_BY_ID: &str = "(SELECT * FROM {s}.outbox_log l WHERE l.event_id = p.event_id OFFSET 0) l";
+/// The event of a parked row. One with that id and another seq is another event.
+const EVENT_OF_PARKED: &str = "JOIN LATERAL {event_by_id} ON l.seq = p.seq";
 
 /// Settings of the relay's own session.
 pub fn prepare_session() {
@@ -74,6 +75,7 @@ impl Store {
         let text = |sql: &str| {
             sql.replace("{columns}", COLUMNS)
                 .replace("{event_of_p}", EVENT_OF_PARKED)
+                .replace("{event_by_id}", EVENT_BY_ID)
                 .replace("{s}", &schema.quoted)
         };
         let plan = |sql: &str, arguments: &[Oid]| spi.prepare(&text(sql), arguments);
@@ -157,7 +159,7 @@ impl Store {
                    FROM pg_catalog.jsonb_to_recordset($1::pg_catalog.jsonb)
                         AS p(event_id pg_catalog.uuid, aggregate_key pg_catalog.uuid, reason pg_catalog.text, topic pg_catalog.text, error pg_catalog.text,
                              attempts pg_catalog.int4, retry_in_ms pg_catalog.int8)
-                   JOIN LATERAL (SELECT * FROM {s}.outbox_log l WHERE l.event_id = p.event_id OFFSET 0) l ON true
+                   JOIN LATERAL {event_by_id} ON true
                  ON CONFLICT (event_id) DO UPDATE SET aggregate_key = excluded.aggregate_key, seq = excluded.seq, available_at = excluded.available_at,
                         parked_at = excluded.parked_at, attempts = excluded.attempts, reason = excluded.reason, aggregate_type = excluded.aggregate_type,
                         aggregate_id = excluded.aggregate_id, topic = excluded.topic, last_error = excluded.last_error
@@ -183,7 +185,7 @@ impl Store {
             retarget: plan(
                 "UPDATE {s}.outbox_parked p SET topic = $2
                   WHERE p.reason IN ('topic', 'partition') AND p.topic = $1
-                    AND EXISTS (SELECT FROM (SELECT * FROM {s}.outbox_log l WHERE l.event_id = p.event_id OFFSET 0) l
+                    AND EXISTS (SELECT FROM {event_by_id}
                                  WHERE l.seq = p.seq AND l.topic IS NULL AND l.aggregate_type = $3 AND l.event_type = $4)",
                 &[TEXT, TEXT, TEXT, TEXT],
             ),
@@ -196,7 +198,7 @@ impl Store {
             drop_orphans: plan(
                 "DELETE FROM {s}.outbox_parked p
                   WHERE p.event_id = ANY ($1::pg_catalog.uuid[])
-                    AND NOT EXISTS (SELECT FROM (SELECT * FROM {s}.outbox_log l WHERE l.event_id = p.event_id OFFSET 0) l WHERE l.seq = p.seq)",
+                    AND NOT EXISTS (SELECT FROM {event_by_id} WHERE l.seq = p.seq)",
                 &[TEXT],
             ),
         }
