@@ -1,4 +1,4 @@
-//! How a session finds rows of outbox_parked whose event is gone: stretch by stretch, since there may be millions. Those that hold an aggregate it has
+//! How a session finds rows of outbox_parked whose event is gone: stretch by stretch, since there may be millions. Those that hold an aggregate it
 //! leaves out at its start (`opening`).
 
 use super::session::{End, Session};

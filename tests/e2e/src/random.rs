@@ -25,6 +25,11 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
+    /// 6,400 letters and digits that compression hardly shortens: more than a topic for 2,000 bytes takes.
+    pub fn noise(&mut self) -> String {
+        (0..400).map(|_| format!("{:016x}", self.draw())).collect()
+    }
+
     /// From 0 to `bound - 1`.
     pub fn below(&mut self, bound: u64) -> u64 {
         (self.draw() >> 16) % bound

@@ -37,7 +37,7 @@ fn clock_steps(name: &str) {
 
     // One that is refused again and again, one that falls due by the step, one that does not.
     let mut random = outbox_e2e::Random::from_clock();
-    let noise: String = (0..400).map(|_| format!("{:016x}", random.draw())).collect();
+    let noise = random.noise();
     let refused = db.emit_one(&narrow, "refused", &format!("\"{noise}\""));
     tried_again(&mut db, &refused);
     // After the refusal, which begins a new session.

@@ -237,7 +237,7 @@ fn faults_of_topics_read_differently(name: &str) {
     broker.create_narrow_topic(&topic_of(&narrow), 1, "2000");
     f.emit(&narrow, 10);
     let mut random = outbox_e2e::Random::from_clock();
-    let noise: String = (0..400).map(|_| format!("{:016x}", random.draw())).collect();
+    let noise = random.noise();
     f.db.emit_one(&narrow, "large", &format!("\"{MARKER} {noise}\""));
     f.db.wait_true("SELECT count(*) = 1 FROM outbox_dead_letter", seconds(20));
     let error: String = f.db.one("SELECT last_error FROM outbox_dead_letter");

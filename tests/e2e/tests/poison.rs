@@ -31,7 +31,7 @@ const QUICK: [(&str, &str); 3] = [
 /// A payload that no topic of ours takes at first, however it is compressed.
 fn large(n: u64) -> String {
     let mut random = Random::new(n + 1);
-    let text: String = (0..400).map(|_| format!("{:016x}", random.draw())).collect();
+    let text = random.noise();
     format!("{{\"n\": {n}, \"text\": \"{text}\"}}")
 }
 

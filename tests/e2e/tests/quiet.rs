@@ -180,7 +180,7 @@ fn outage_does_not_spin(name: &str) {
     broker.create_topic(&topic_of(&kind), 2);
     broker.create_narrow_topic(&topic_of(&narrow), 1, "2000");
     let mut random = outbox_e2e::Random::from_clock();
-    let noise: String = (0..400).map(|_| format!("{:016x}", random.draw())).collect();
+    let noise = random.noise();
     // Refused in the end by the careful producer, which sends nothing more afterwards.
     db.emit_one(&narrow, "refused", &format!("\"{noise}\""));
     db.wait_true("SELECT parked ->> 'failed' = '1' FROM outbox_status", seconds(20));

@@ -65,7 +65,7 @@ fn retention_deletes_what_was_published_and_nothing_else(name: &str) {
 
     // What must stay: given up, behind it, scheduled, and one whose topic is missing.
     let mut random = outbox_e2e::Random::from_clock();
-    let large: String = (0..400).map(|_| format!("{:016x}", random.draw())).collect();
+    let large = random.noise();
     let scheduled = Emit {
         available_at: Some("2100-01-01"),
         ..Emit::new(&kind, "scheduled", "1")
