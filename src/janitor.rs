@@ -97,6 +97,8 @@ struct Horizon {
     snapshot: String,
     /// Events were published out of outbox_parked after it: those are looked up one by one.
     unparked_since: bool,
+    /// The newest ledger row of which that is known.
+    known_upto: i64,
 }
 
 /// Returns how many milliseconds of CPU it looked at what is to stay.
@@ -107,13 +109,16 @@ fn sweep(settings: &Settings) -> Result<u64, crate::pg::error::ServerError> {
     let began = runtime::cpu_ms();
     let mut deleted = 0;
     let horizon = in_extension(|spi, schema| horizon(spi, schema, retention))?.flatten();
-    let Some(horizon) = horizon else { return Ok(0) };
+    let Some(mut horizon) = horizon else { return Ok(0) };
     let mut from = i64::MIN;
     while !runtime::shutdown_requested() {
         match in_extension(|spi, schema| delete_events(spi, schema, &horizon, from))?.flatten() {
             Some((last, rows)) => {
                 from = last;
                 deleted += rows;
+            }
+            None if in_extension(|spi, schema| unparked_meanwhile(spi, schema, &horizon))? == Some(true) => {
+                horizon.unparked_since = true;
             }
             None => break,
         }
@@ -146,9 +151,11 @@ fn horizon(spi: &Spi, schema: &str, retention_s: u64) -> Option<Horizon> {
     let sql =
         format!(
             "SELECT b.batch_no, b.pos, b.snapshot::pg_catalog.text,
-                    EXISTS (SELECT FROM {schema}.outbox_batch u WHERE u.unparked IS NOT NULL AND u.batch_no > b.batch_no)
+                    EXISTS ({}),
+                    (SELECT max(n.batch_no) FROM {schema}.outbox_batch n)
                FROM {schema}.outbox_batch b WHERE b.published_at < pg_catalog.clock_timestamp() - $1 * interval '1 second' AND b.batch_no > 0
-              ORDER BY b.batch_no DESC LIMIT 1"
+              ORDER BY b.batch_no DESC LIMIT 1",
+            unparked_after(schema, "b.batch_no")
         );
     let types = &[t::INT8];
     let rows = spi.run(&sql, types, &[Some((retention_s as i64).into())], Access::Read);
@@ -160,17 +167,36 @@ fn horizon(spi: &Spi, schema: &str, retention_s: u64) -> Option<Horizon> {
         pos: rows.i64(0, 1)?,
         snapshot: rows.text(0, 2)?,
         unparked_since: rows.bool(0, 3)?,
+        known_upto: rows.i64(0, 4)?,
     })
+}
+
+/// Whether an event was published out of outbox_parked since the horizon was looked for, and it was believed that none had been: nothing more was deleted then.
+fn unparked_meanwhile(spi: &Spi, schema: &str, horizon: &Horizon) -> bool {
+    if horizon.unparked_since {
+        return false;
+    }
+    let sql = format!("SELECT EXISTS ({})", unparked_after(schema, "$1"));
+    let rows = spi.run(&sql, &[t::INT8], &[Some(horizon.known_upto.into())], Access::Read);
+    rows.bool(0, 0) == Some(true)
+}
+
+/// Ledger rows after this number that published something out of outbox_parked.
+fn unparked_after(schema: &str, batch_no: &str) -> String {
+    format!("SELECT FROM {schema}.outbox_batch u WHERE u.unparked IS NOT NULL AND u.batch_no > {batch_no}")
 }
 
 /// Deletes a batch beyond `from`; the highest seq deleted and how many, None when none was left.
 fn delete_events(spi: &Spi, schema: &str, horizon: &Horizon, from: i64) -> Option<(i64, u64)> {
-    let not_unparked_since = if horizon.unparked_since {
-        format!(
+    let (not_unparked_since, batch_no) = if horizon.unparked_since {
+        let none_of_it = format!(
             "AND NOT EXISTS (SELECT FROM {schema}.outbox_batch u WHERE u.unparked @> ARRAY[l.event_id] AND u.batch_no > $4)"
-        )
+        );
+        (none_of_it, horizon.batch_no)
     } else {
-        "AND $4 IS NOT NULL".to_owned()
+        // Looked at once for the statement, in its own snapshot.
+        let none = format!("AND NOT EXISTS ({})", unparked_after(schema, "$4"));
+        (none, horizon.known_upto)
     };
     // By ctid, which only an UPDATE could change, and those are refused.
     let sql =
@@ -189,7 +215,7 @@ fn delete_events(spi: &Spi, schema: &str, horizon: &Horizon, from: i64) -> Optio
         Some(from.into()),
         Some(horizon.pos.into()),
         Some(text_datum(&horizon.snapshot)),
-        Some(horizon.batch_no.into()),
+        Some(batch_no.into()),
         Some(BATCH_ROWS.into()),
     ];
     let rows = spi.run(&sql, types, &values, Access::Write);

@@ -122,7 +122,10 @@ fn append(args: &Args, given: &Given) -> bool {
     let Some(table) = Table::open_for_insert(known.table) else {
         return false;
     };
-    // Only now: the lock takes in what others have changed until then.
+    // Again, for the lock takes in what others have changed until then: it may have another name by now.
+    let Some(known) = find(args).filter(|again| again.table == known.table) else {
+        return false;
+    };
     if !is_as_installed(args, &table) {
         return false;
     }
@@ -165,14 +168,12 @@ fn find(args: &Args) -> Option<Known> {
     Some(found)
 }
 
+/// It may have another name now, and another one its name.
 fn forget(relation: Option<Oid>) {
     if let Some(known) = KNOWN.get()
-        && relation.is_none_or(|relation| relation == known.table)
+        && relation.is_none_or(|relation| relation == known.table || relation == known.sequence)
     {
-        KNOWN.set(Some(Known {
-            as_installed: None,
-            ..known
-        }));
+        KNOWN.set(None);
     }
 }
 

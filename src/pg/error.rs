@@ -39,6 +39,23 @@ pub fn warn(message: &str, hint: &str) {
 #[derive(Debug)]
 pub struct ServerError {
     pub message: String,
+    code: PgSqlErrorCode,
+}
+
+impl ServerError {
+    /// Nothing is wrong with what was asked: a lock, a full disk or the like was in the way, and the same may succeed later.
+    pub fn may_pass(&self) -> bool {
+        use PgSqlErrorCode as Code;
+        matches!(
+            self.code,
+            Code::ERRCODE_LOCK_NOT_AVAILABLE
+                | Code::ERRCODE_T_R_DEADLOCK_DETECTED
+                | Code::ERRCODE_QUERY_CANCELED
+                | Code::ERRCODE_INSUFFICIENT_RESOURCES
+                | Code::ERRCODE_DISK_FULL
+                | Code::ERRCODE_OUT_OF_MEMORY
+        )
+    }
 }
 
 impl From<&CaughtError> for ServerError {
@@ -53,6 +70,9 @@ impl From<&CaughtError> for ServerError {
             message.push_str(": ");
             message.push_str(detail);
         }
-        ServerError { message }
+        ServerError {
+            message,
+            code: report.sql_error_code(),
+        }
     }
 }

@@ -5,6 +5,7 @@ use super::exchange::{BATCH_RECOVERS_MS, Lesson, Reports};
 use super::lanes::Lanes;
 use super::report::Reporter;
 use super::session::{End, Session};
+use super::settling::Settling;
 use super::store::Store;
 use crate::guc::{AfterGiveUp, Settings};
 use crate::pg::spi;
@@ -21,6 +22,10 @@ use std::rc::Rc;
 
 /// Events in flight; what is known of each takes about 100 bytes.
 const IN_FLIGHT_EVENTS_MAX: usize = 200_000;
+/// Of events that librdkafka holds for partitions that do not answer.
+const ABANDONED_EVENTS_MAX: usize = IN_FLIGHT_EVENTS_MAX / 2;
+/// Rows of outbox_parked between two heartbeats while a session loads them: some 10 ms.
+const ROWS_PER_BEAT: usize = 4_096;
 /// Before the first transaction: the cursor of an empty ledger.
 const BEGINNING: &str = "3:3:";
 
@@ -50,8 +55,11 @@ impl<'a> Session<'a> {
             brokers: settings.brokers.clone(),
             options: options.clone(),
             max_message_bytes: settings.max_message_bytes,
-            max_in_flight_bytes: settings.max_in_flight_bytes + settings.batch_bytes + settings.max_message_bytes,
-            max_in_flight_events: IN_FLIGHT_EVENTS_MAX + settings.batch_size,
+            max_in_flight_bytes: settings.max_in_flight_bytes
+                + abandoned_bytes(settings)
+                + settings.batch_bytes
+                + settings.max_message_bytes,
+            max_in_flight_events: IN_FLIGHT_EVENTS_MAX + ABANDONED_EVENTS_MAX + settings.batch_size,
             batch_bytes: lesson.batch_bytes,
         })
         .map_err(|error| End::Misconfigured(error.to_string()))?;
@@ -62,6 +70,8 @@ impl<'a> Session<'a> {
             max_events: IN_FLIGHT_EVENTS_MAX,
             max_attempts: settings.max_attempts,
             partition_stall_ms: settings.partition_stall_ms,
+            max_abandoned_bytes: abandoned_bytes(settings) as u64,
+            max_abandoned_events: ABANDONED_EVENTS_MAX,
             max_parked: settings.max_parked,
             failed_holds: settings.after_give_up == AfterGiveUp::Hold,
             retry_backoff_ms: settings.retry_backoff_ms,
@@ -93,8 +103,13 @@ impl<'a> Session<'a> {
             transaction.snapshot();
             spi::connected(|spi| {
                 let failed_holds = settings.after_give_up == AfterGiveUp::Hold;
+                let mut rows = 0;
                 let (topics, orphans) = store.holders(spi, failed_holds, |aggregate, blocks| {
                     window.hold(aggregate, 1, u64::from(blocks));
+                    rows += 1;
+                    if rows % ROWS_PER_BEAT == 0 {
+                        slot.beat();
+                    }
                 });
                 store.drop_orphans(spi, &orphans);
                 for (parked, rows) in topics {
@@ -144,6 +159,7 @@ impl<'a> Session<'a> {
             store,
             token,
             lease_until_ms: now + settings.lease_duration_ms,
+            extend_not_before_ms: 0,
             waiter: runtime::Waiter::new(lanes.event_fd()),
             lanes,
             options,
@@ -164,13 +180,18 @@ impl<'a> Session<'a> {
             swept_at_ms: now,
             parked_not_before_ms: 0,
             orphans_at_ms: now,
-            settling: false,
+            settling: Settling::default(),
             held_for_standbys: None,
             held_since_ms: 0,
             hindrance: None,
             reports: Reports::default(),
         })
     }
+}
+
+/// Bytes of events that librdkafka may hold for partitions that do not answer.
+fn abandoned_bytes(settings: &Settings) -> usize {
+    settings.max_in_flight_bytes / 2 + settings.max_message_bytes
 }
 
 fn beginning() -> Snapshot {

@@ -13,6 +13,7 @@ use super::exchange::{Lesson, Reports};
 use super::lanes::Lanes;
 use super::reading::StepRead;
 use super::report::Reporter;
+use super::settling::Settling;
 use super::step::Body;
 use super::store::Store;
 use crate::guc::Settings;
@@ -72,6 +73,8 @@ pub struct Session<'a> {
     pub(super) store: Store,
     pub(super) token: [u8; 16],
     pub(super) lease_until_ms: u64,
+    /// The lease could not be extended: not again before this.
+    pub(super) extend_not_before_ms: u64,
     pub(super) lanes: Lanes,
     pub(super) waiter: runtime::Waiter,
     pub(super) options: Vec<(String, String)>,
@@ -97,8 +100,7 @@ pub struct Session<'a> {
     pub(super) orphans_at_ms: u64,
     /// Events that were refused by their own fault, until that is settled.
     pub(super) guilty: HashSet<[u8; 16]>,
-    /// A settle has begun and not committed: the window is of no more use.
-    pub(super) settling: bool,
+    pub(super) settling: Settling,
     /// A step that was read and waits for the synchronous standbys.
     pub(super) held_for_standbys: Option<StepRead>,
     pub(super) held_since_ms: u64,
@@ -120,8 +122,7 @@ impl<'a> Session<'a> {
             self.finish_what_is_out();
         }
         if !matches!(end, End::Superseded | End::Extension) {
-            // What Kafka acknowledged in time need not be sent again.
-            while self.window.settleable() && !self.settling && self.settle().is_ok() {}
+            self.settle_the_rest();
             let _ = self.transaction(Isolation::ReadCommitted, |session, spi| {
                 session.store.release(spi, &session.token)
             });
@@ -186,6 +187,10 @@ impl<'a> Session<'a> {
         // In an outage nobody answers, and no partition is to blame.
         if self.lanes.outage().is_none() {
             self.window.check_stalls(now);
+            if self.window.abandoned_full() {
+                // Before librdkafka is so full of what goes nowhere that it takes nothing that would.
+                return Err(End::Settings);
+            }
         }
         for topic in self.window.topics_to_ask(now) {
             self.lanes.ask_topic(self.window.topic_name(topic), topic.to_u64());
@@ -247,6 +252,9 @@ impl<'a> Session<'a> {
 
     /// What holds up a part of the events while others flow.
     fn what_is_held_up(&self) -> Option<String> {
+        if let Settling::Kept { error, .. } = &self.settling {
+            return Some(format!("what was published cannot be settled: {error}"));
+        }
         if self.held_for_standbys.is_some() && runtime::monotonic_ms() > self.held_since_ms + STANDBY_SLOW_MS {
             return Some("events wait for the synchronous standbys (outbox_ext.wait_for_standbys)".to_owned());
         }
@@ -277,7 +285,7 @@ impl<'a> Session<'a> {
             (None, None) => {
                 let held_up = self.what_is_held_up();
                 (
-                    if self.window.is_empty() && !self.more {
+                    if !self.in_flight() && !self.more {
                         State::Idle
                     } else {
                         State::Running
@@ -296,8 +304,8 @@ impl<'a> Session<'a> {
         if self.lesson.orphans.hurries() {
             until = until.min(self.orphans_due_at_ms());
         }
-        if self.window.settleable() {
-            until = until.min(self.settled_at_ms + self.settings.settle_interval_ms);
+        if let Some(due) = self.settle_due_at_ms() {
+            until = until.min(due);
         }
         // In an outage stalls are not looked for.
         let stall_check = self
@@ -310,8 +318,9 @@ impl<'a> Session<'a> {
         if self.wants_to_read() || self.slot.wake_pending() {
             until = until.min(self.read_not_before_ms);
         }
-        if !self.window.is_empty() {
-            until = until.min(self.lease_until_ms.saturating_sub(self.settings.lease_duration_ms / 2) + 1);
+        if self.in_flight() {
+            let half = self.lease_until_ms.saturating_sub(self.settings.lease_duration_ms / 2) + 1;
+            until = until.min(half.max(self.extend_not_before_ms));
         }
         if let Some(due) = self.next_due
             && self.held_for_standbys.is_none()
@@ -329,7 +338,7 @@ impl<'a> Session<'a> {
         if timeout == 0 {
             return Ok(());
         }
-        if self.window.is_empty() {
+        if !self.in_flight() {
             runtime::flush_statistics();
         }
         if self.waiter.wait(timeout).postmaster_died {
@@ -344,12 +353,20 @@ impl<'a> Session<'a> {
         isolation: Isolation,
         body: impl FnOnce(&mut Self, &Spi) -> T,
     ) -> Result<T, End> {
-        let value = txn::run(isolation, |transaction| {
+        Ok(self.try_transaction(isolation, body)?)
+    }
+
+    /// The same, where the session may go on after an error.
+    pub(super) fn try_transaction<T>(
+        &mut self,
+        isolation: Isolation,
+        body: impl FnOnce(&mut Self, &Spi) -> T,
+    ) -> Result<T, ServerError> {
+        txn::run(isolation, |transaction| {
             transaction.become_owner(self.place.owner);
             transaction.snapshot();
             spi::connected(|spi| body(self, spi))
-        })?;
-        Ok(value)
+        })
     }
 
     pub(super) fn transaction_before_snapshot<T>(

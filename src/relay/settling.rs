@@ -1,79 +1,158 @@
 //! How a session settles: the cursor goes into the ledger, and what is parked or published out of parking moves, in one transaction fenced by the lease.
+//!
+//! What cannot be written now (somebody has locked the table, the disk is full) is kept and written later: to begin again at the ledger would publish
+//! it a second time, and a third.
 
 use super::session::{End, Session};
+use crate::pg::error::ServerError;
 use crate::pg::runtime;
 use crate::pg::txn::{self, Isolation};
 use outbox_core::window::{ParkReason, Settlement};
 
+/// After a settle that could not be written. Each attempt may wait for a lock, during which nothing is sent.
+const RETRY_MS: u64 = 1_000;
+
+/// How far settling is.
+#[derive(Default)]
+pub(super) enum Settling {
+    #[default]
+    Ready,
+    /// This could not be written, for this reason: again at that time.
+    Kept {
+        settlement: Box<Settlement>,
+        error: String,
+        retry_at_ms: u64,
+    },
+    /// A settle has begun and not committed: the window is of no more use.
+    Broken,
+}
+
 impl Session<'_> {
     pub(super) fn settle_if_due(&mut self, now: u64) -> Result<(), End> {
-        if self.window.settleable() && now >= self.settled_at_ms + self.settings.settle_interval_ms {
+        if self.settle_due_at_ms().is_some_and(|due| now >= due) {
             return self.settle();
         }
-        if !self.window.is_empty() && self.lease_needs_extension(now) {
-            let held = self.transaction(Isolation::ReadCommitted, |session, spi| {
+        if self.in_flight() && self.lease_needs_extension(now) {
+            let extended = self.try_transaction(Isolation::ReadCommitted, |session, spi| {
                 session
                     .store
                     .extend(spi, &session.token, session.settings.lease_duration_ms)
-            })?;
-            self.lease_until_ms = now + self.settings.lease_duration_ms;
-            if !held {
-                return Err(End::Superseded);
+            });
+            match extended {
+                Ok(true) => self.lease_until_ms = now + self.settings.lease_duration_ms,
+                Ok(false) => return Err(End::Superseded),
+                // The next settle extends it as well. Meanwhile our heartbeat and the slot's generation keep others away.
+                Err(error) if error.may_pass() => self.extend_not_before_ms = now + RETRY_MS,
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
     }
 
-    pub(super) fn lease_needs_extension(&self, now: u64) -> bool {
-        now + self.settings.lease_duration_ms / 2 > self.lease_until_ms
+    /// When there will be something to settle, if nothing else happens.
+    pub(super) fn settle_due_at_ms(&self) -> Option<u64> {
+        match self.settling {
+            Settling::Kept { retry_at_ms, .. } => Some(retry_at_ms),
+            Settling::Broken => None,
+            Settling::Ready => {
+                (self.window.settleable()).then_some(self.settled_at_ms + self.settings.settle_interval_ms)
+            }
+        }
     }
 
-    /// Appends to the ledger what is complete. After an error the window is of no more use.
-    pub(super) fn settle(&mut self) -> Result<(), End> {
-        if self.settling {
-            return Ok(());
+    /// Something was read and is not settled.
+    pub(super) fn in_flight(&self) -> bool {
+        !self.window.is_empty() || matches!(self.settling, Settling::Kept { .. })
+    }
+
+    pub(super) fn lease_needs_extension(&self, now: u64) -> bool {
+        now + self.settings.lease_duration_ms / 2 > self.lease_until_ms && now >= self.extend_not_before_ms
+    }
+
+    /// Settles at the end of a session what Kafka acknowledged in time, so that it need not be sent again.
+    pub(super) fn settle_the_rest(&mut self) {
+        while matches!(self.settling, Settling::Kept { .. }) || self.window.settleable() {
+            if self.settle().is_err() || !matches!(self.settling, Settling::Ready) {
+                return;
+            }
         }
-        let Some(settlement) = self.window.take_settlement() else {
+    }
+
+    /// Appends to the ledger what is complete, or keeps it for later. After an error the window is of no more use.
+    fn settle(&mut self) -> Result<(), End> {
+        let settlement = match std::mem::replace(&mut self.settling, Settling::Broken) {
+            Settling::Ready => self.window.take_settlement().map(Box::new),
+            Settling::Kept { settlement, .. } => Some(settlement),
+            Settling::Broken => return Ok(()),
+        };
+        let Some(settlement) = settlement else {
+            self.settling = Settling::Ready;
             return Ok(());
         };
-        self.settling = true;
+        match self.write(&settlement) {
+            Ok(written) => self.settled(&settlement, written),
+            Err(error) if error.may_pass() => {
+                self.settling = Settling::Kept {
+                    settlement,
+                    error: error.message,
+                    retry_at_ms: runtime::monotonic_ms() + RETRY_MS,
+                };
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The transaction of a settle.
+    fn write(&mut self, settlement: &Settlement) -> Result<Written, ServerError> {
         let now = runtime::monotonic_ms();
         let extend = self.lease_needs_extension(now);
         let cursor = settlement.cursor.clone().unwrap_or_else(|| self.settled_cursor.clone());
         let batch_no = self.batch_no + 1;
-        let (held, all_there, replaced) = self.transaction(Isolation::ReadCommitted, |session, spi| {
+        let (held, all_there, replaced) = self.try_transaction(Isolation::ReadCommitted, |session, spi| {
             let store = &session.store;
-            if !store.settle(spi, batch_no, &cursor, &settlement, &session.token) {
+            if !store.settle(spi, batch_no, &cursor, settlement, &session.token) {
                 return (false, true, false);
             }
-            let parked = store.park(spi, &settlement, &session.window);
-            let reparked = store.repark(spi, &settlement, &session.window);
+            let parked = store.park(spi, settlement, &session.window);
+            let reparked = store.repark(spi, settlement, &session.window);
             if extend {
                 store.extend(spi, &session.token, session.settings.lease_duration_ms);
             }
             (true, parked.all_there && reparked, parked.replaced)
         })?;
-        if !held {
+        if held {
+            self.batch_no = batch_no;
+            self.settled_cursor = cursor;
+            self.settled_at_ms = now;
+            if extend {
+                self.lease_until_ms = now + self.settings.lease_duration_ms;
+            }
+        }
+        Ok(Written {
+            held,
+            all_there,
+            replaced,
+        })
+    }
+
+    /// What follows from the transaction of a settle.
+    fn settled(&mut self, settlement: &Settlement, written: Written) -> Result<(), End> {
+        if !written.held {
             return Err(End::Superseded);
         }
-        if extend {
-            self.lease_until_ms = now + self.settings.lease_duration_ms;
-        }
-        self.settling = false;
-        self.batch_no = batch_no;
-        self.settled_cursor = cursor;
-        self.settled_at_ms = now;
-        self.window.settled(&settlement);
-        self.after_settle(&settlement);
-        if !all_there {
+        self.settling = Settling::Ready;
+        self.window.settled(settlement);
+        self.after_settle(settlement);
+        if !written.all_there {
             return Err(End::Trouble(
                 "events were deleted before they were published".to_owned(),
             ));
         }
-        if replaced { Err(End::Settings) } else { Ok(()) }
+        if written.replaced { Err(End::Settings) } else { Ok(()) }
     }
 
-    pub(super) fn after_settle(&mut self, settlement: &Settlement) {
+    fn after_settle(&mut self, settlement: &Settlement) {
         self.slot.add_published(settlement.events, txn::now());
         let parks = settlement.parks.iter().map(|park| (park.event_id, park.reason));
         let reparks = settlement.reparks.iter().map(|repark| (repark.event_id, repark.reason));
@@ -90,4 +169,14 @@ impl Session<'_> {
             self.parked_not_before_ms = 0;
         }
     }
+}
+
+/// What a settle found.
+struct Written {
+    /// The lease was ours; else nothing was written.
+    held: bool,
+    /// Each event that was parked still has its row in the log.
+    all_there: bool,
+    /// One took the place of a parked row whose event had been deleted.
+    replaced: bool,
 }

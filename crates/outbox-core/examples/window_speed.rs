@@ -22,6 +22,8 @@ fn main() {
         max_attempts: 5,
         failed_holds: true,
         partition_stall_ms: 16_000,
+        max_abandoned_bytes: u64::MAX,
+        max_abandoned_events: usize::MAX,
         max_parked: 1_000,
         seed: 1,
     };

@@ -89,6 +89,8 @@ fn the_good_path_allocates_by_the_step_and_not_by_the_event() {
         max_attempts: 5,
         failed_holds: true,
         partition_stall_ms: 16_000,
+        max_abandoned_bytes: u64::MAX,
+        max_abandoned_events: usize::MAX,
         max_parked: 1_000,
         seed: 1,
     });

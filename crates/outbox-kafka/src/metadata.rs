@@ -30,7 +30,7 @@ pub enum TopicMetadata {
     NoAnswer(String),
 }
 
-/// A question is answered within this time, with `NoAnswer` if need be.
+/// A question is answered within this time from when its turn came, with `NoAnswer` if need be.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// A topic that the brokers create on demand is there within some hundred milliseconds; until then
@@ -54,7 +54,8 @@ struct Question {
     topic: String,
     id: u64,
     not_before: Instant,
-    deadline: Instant,
+    /// From the first attempt on: what waits for its turn behind other questions has not been asked.
+    deadline: Option<Instant>,
     slice: Duration,
     missing_since: Option<Instant>,
 }
@@ -104,7 +105,7 @@ impl MetadataThread {
             topic: topic.to_owned(),
             id,
             not_before: now,
-            deadline: now + ANSWER_WITHIN,
+            deadline: None,
             slice: SLICE_MIN,
             missing_since: None,
         });
@@ -200,7 +201,9 @@ impl Shared {
             Ok(topic) => topic,
             Err(code) => return self.answer(question.id, missing_or_no_answer(code)),
         };
-        let left = question.deadline.saturating_duration_since(Instant::now());
+        let now = Instant::now();
+        let deadline = *question.deadline.get_or_insert(now + ANSWER_WITHIN);
+        let left = deadline.saturating_duration_since(now);
         let state = client.metadata(Some(&topic), millis(question.slice.min(left)));
         if state.is_ok() {
             self.outage.contact();
@@ -217,7 +220,7 @@ impl Shared {
         }
         let now = Instant::now();
         let tries_again_until = match topic_failure(code) {
-            None => question.deadline,
+            None => deadline,
             Some((TopicFailure::Unknown, _)) if self.allows_creation => {
                 *question.missing_since.get_or_insert(now) + CREATION_WITHIN
             }

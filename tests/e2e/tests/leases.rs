@@ -14,6 +14,7 @@ trials![
     alone frozen_in_the_middle_of_a_backlog,
     scenario lease_taken_away_under_load,
     scenario slow_acknowledgements_outlast_the_lease,
+    scenario settles_wait_for_a_locked_ledger,
     scenario failover_to_an_asynchronous_standby,
 ];
 
@@ -146,6 +147,38 @@ fn slow_acknowledgements_outlast_the_lease(name: &str) {
     assert_eq!(holder(&mut db), (relay, token), "the lease was its own all the while");
     let published: i64 = db.one("SELECT published_since_start FROM outbox_status");
     assert_eq!(published, 121, "each once");
+}
+
+/// Somebody has locked the ledger and the lease, for longer than the lease lasts. What Kafka has acknowledged meanwhile is
+/// settled afterwards, and goes out once.
+fn settles_wait_for_a_locked_ledger(name: &str) {
+    let s = Scenario::with(name, &[("outbox_ext.lease_duration", "2s")]);
+    s.allow("cannot be settled", "it says what holds it up");
+    let mut db = s.db();
+    let kind = s.aggregate_type("locked");
+    db.emit_one(&kind, "first", "0");
+    db.wait_drained(seconds(20));
+    let held_by = holder(&mut db);
+    let load = Load::start(&s, 2, std::slice::from_ref(&kind), Commits::Mixed);
+    let mut other = s.db();
+    for tables in ["outbox_batch", "outbox_batch, outbox_lease"] {
+        let before = Broker::shared().count(&topic_of(&kind));
+        other.run(&format!("BEGIN; LOCK {tables} IN SHARE MODE"));
+        db.wait_true(
+            "SELECT last_error LIKE '%cannot be settled: canceling statement due to lock timeout%' FROM outbox_status",
+            seconds(10),
+        );
+        Broker::shared().wait_count(&topic_of(&kind), before + 200, seconds(30));
+        let_pass(seconds(4));
+        other.run("COMMIT");
+        db.wait_true("SELECT last_error IS NULL FROM outbox_status", seconds(10));
+    }
+    let written = load.stop();
+    load::finish_prepared(&mut db);
+    let (verdict, _) = s.judge_all(&mut db, seconds(30));
+    written.assert_all_in(&mut db);
+    verdict.assert_no_duplicates();
+    assert_eq!(holder(&mut db), held_by, "the same session all the while");
 }
 
 fn holder(db: &mut Db) -> (i32, String) {

@@ -24,6 +24,7 @@ trials![
     stops_broker_alone three_brokers_topic_recreated,
     stops_broker_alone three_brokers_stuck_partition,
     stops_broker_alone three_brokers_stuck_partition_under_load,
+    stops_broker_alone three_brokers_stuck_partition_fills_the_producer,
 ];
 
 /// A scenario on the shared cluster, with one topic of six partitions, two led by each broker.
@@ -479,6 +480,49 @@ fn three_brokers_stuck_partition_under_load(name: &str) {
     );
     eprintln!("  {name}: caught up {:?} after it answered", healed.elapsed());
     stage.finish(load);
+}
+
+/// What comes for a partition that does not answer fills what the producer may hold. The relay gives that producer up, and
+/// the others flow; what follows for the partition is set aside without filling the next one.
+fn three_brokers_stuck_partition_fills_the_producer(name: &str) {
+    let mut stage = Stage::begin(
+        name,
+        &[
+            ("outbox_ext.partition_stall", "1s"),
+            ("outbox_ext.max_in_flight_bytes", "128kB"),
+            ("outbox_ext.max_message_bytes", "4kB"),
+        ],
+    );
+    let aggregates = stage.aggregate_by_partition();
+    let stuck = stage.cluster.leader(&stage.topic, 0);
+    let others = aggregates
+        .iter()
+        .find(|(partition, _)| stage.cluster.leader(&stage.topic, **partition).id != stuck.id);
+    let (bad, good) = (&aggregates[&0], others.expect("partitions of the other brokers").1);
+    let first = stage.lease_token();
+    stuck.link.set_both(Flow::Held);
+    let mut tokens = Vec::new();
+    for _ in 0..3 {
+        for _ in 0..20 {
+            stage.db.run(&format!(
+                "SELECT outbox_emit('{}', '{bad}', 'Happened', to_jsonb(repeat('x', 1000))) FROM generate_series(1, 20)",
+                stage.kind
+            ));
+            let took = stage.round_trip(good, seconds(10));
+            assert!(took < seconds(3), "a stranger's event took {took:?}");
+            let_pass(Duration::from_millis(200));
+        }
+        stage.db.wait_true(
+            "SELECT NOT EXISTS (SELECT FROM outbox_pending WHERE state IN ('pending', 'leased'))",
+            seconds(10),
+        );
+        tokens.push(stage.lease_token());
+    }
+    assert_ne!(tokens[0], first, "a new producer, without what the old one held");
+    assert_eq!(tokens[0], tokens[2], "and no further one");
+    stuck.link.heal();
+    stage.s.judge_all_on(stage.cluster.kafka(), &mut stage.db, seconds(60));
+    stage.assert_unblamed();
 }
 
 impl Drop for Stage {

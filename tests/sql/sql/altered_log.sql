@@ -89,6 +89,16 @@ SELECT outbox_emit('order', '7', 't', '{}') IS NOT NULL AS emitted;
 DROP RULE copy_it ON outbox_log;
 SELECT * FROM copied;
 
+-- Another table of that name: it gets the events from then on, as with an INSERT.
+BEGIN;
+ALTER TABLE outbox_log RENAME TO outbox_log_before;
+CREATE TABLE outbox_log (LIKE outbox_log_before INCLUDING ALL);
+SELECT outbox_emit('order', 'renamed', 't', '{}') IS NOT NULL AS emitted;
+SELECT outbox_emit('order', 'renamed again', 't', '{}') IS NOT NULL AS emitted;
+SELECT aggregate_id FROM outbox_log ORDER BY seq;
+ROLLBACK;
+SELECT outbox_emit('order', '7 again', 't', '{}') IS NOT NULL AS emitted;
+
 -- NOT NULL.
 BEGIN;
 DELETE FROM outbox_log;

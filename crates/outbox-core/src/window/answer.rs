@@ -40,6 +40,9 @@ impl Topics {
     pub fn answer(&mut self, id: TopicId, answer: TopicAnswer, now_ms: u64) -> Effect {
         let topic = &mut self.topics[id.0 as usize];
         topic.question_open = false;
+        if std::mem::take(&mut topic.asked_as_missing) {
+            self.asks.missing_answered();
+        }
         let stale = std::mem::take(&mut topic.answer_stale);
         let answer = match answer {
             _ if stale => TopicAnswer::NoAnswer,

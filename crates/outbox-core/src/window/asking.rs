@@ -1,6 +1,30 @@
 //! When to ask the brokers of a topic, and which topics came back.
+//!
+//! Questions are answered one after the other. Those about missing topics come again and again, so only some of them are open at a
+//! time: a topic that is new, or in use, never waits behind thousands of others that are not there.
+
+use std::collections::BTreeSet;
 
 use super::topics::{State, TopicId, Topics};
+
+/// Questions about missing topics that are open at a time.
+const MISSING_AT_ONCE: usize = 50;
+
+/// What is to be asked, by the time from which on.
+#[derive(Default)]
+pub(super) struct Asks {
+    /// About topics whose events wait, or flow.
+    in_use: BTreeSet<(u64, TopicId)>,
+    missing: BTreeSet<(u64, TopicId)>,
+    /// Questions about missing topics that have no answer yet.
+    missing_open: usize,
+}
+
+impl Asks {
+    pub fn missing_answered(&mut self) {
+        self.missing_open -= 1;
+    }
+}
 
 impl Topics {
     pub(super) fn ask(&mut self, id: TopicId, at_ms: u64) {
@@ -8,28 +32,44 @@ impl Topics {
         if topic.question_open {
             return;
         }
+        let is_missing = matches!(topic.state, State::Missing { .. });
         if let Some(before) = topic.ask_at.replace(at_ms) {
-            self.asks.remove(&(before, id));
+            self.asks.in_use.remove(&(before, id));
+            self.asks.missing.remove(&(before, id));
         }
-        self.asks.insert((at_ms, id));
+        let asks = &mut self.asks;
+        if is_missing {
+            &mut asks.missing
+        } else {
+            &mut asks.in_use
+        }
+        .insert((at_ms, id));
     }
 
     pub fn take_due(&mut self, now_ms: u64) -> Vec<TopicId> {
         let mut due = Vec::new();
-        while let Some(&(at_ms, id)) = self.asks.first()
-            && at_ms <= now_ms
-        {
-            self.asks.pop_first();
+        let is_due = |first: Option<&(u64, TopicId)>| first.is_some_and(|&(at_ms, _)| at_ms <= now_ms);
+        while is_due(self.asks.in_use.first()) {
+            due.extend(self.asks.in_use.pop_first().map(|(_, id)| id));
+        }
+        let of_missing = due.len();
+        while self.asks.missing_open < MISSING_AT_ONCE && is_due(self.asks.missing.first()) {
+            due.extend(self.asks.missing.pop_first().map(|(_, id)| id));
+            self.asks.missing_open += 1;
+        }
+        for (n, &id) in due.iter().enumerate() {
             let topic = self.get_mut(id);
             topic.ask_at = None;
             topic.question_open = true;
-            due.push(id);
+            topic.asked_as_missing = n >= of_missing;
         }
         due
     }
 
     pub fn next_ask_at(&self) -> Option<u64> {
-        self.asks.first().map(|&(at_ms, _)| at_ms)
+        let missing = (self.asks.missing_open < MISSING_AT_ONCE).then(|| self.asks.missing.first());
+        let first = self.asks.in_use.first().into_iter().chain(missing.flatten());
+        first.map(|&(at_ms, _)| at_ms).min()
     }
 
     /// Rows parked for the topic are to be read, if it can be written.

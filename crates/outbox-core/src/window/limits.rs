@@ -17,6 +17,9 @@ pub struct Limits {
     pub failed_holds: bool,
     /// A partition that is silent for so long, while others answer, is taken for stalled.
     pub partition_stall_ms: u64,
+    /// With so much abandoned to partitions that do not answer the window asks for a new producer.
+    pub max_abandoned_bytes: u64,
+    pub max_abandoned_events: usize,
     /// With so many rows parked for partitions nothing more is read from the log.
     pub max_parked: usize,
     /// For the jitter.

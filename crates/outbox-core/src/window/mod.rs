@@ -280,6 +280,8 @@ mod tests {
             retry_backoff_max_ms: 1,
             max_attempts: 1,
             partition_stall_ms: 1,
+            max_abandoned_bytes: 1_000,
+            max_abandoned_events: 100,
             max_parked: 1,
             failed_holds: true,
             seed: 1,

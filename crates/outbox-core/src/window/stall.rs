@@ -6,6 +6,8 @@
 //! event's row away, with the step if that is not settled yet, else with the next settlement.
 //!
 //! While its report is due an abandoned event is never sent again, and its aggregate does not drain.
+//! librdkafka's memory is bounded, and what was abandoned stays in it: with too much of that
+//! ([`Window::abandoned_full`]) the producer is given up, which is what frees it.
 //!
 //! If nothing answers it is an outage: nobody is to blame, and nothing is parked. So a lane's silence
 //! is measured only while others answer, and anew when others come back from a long silence.
@@ -45,6 +47,8 @@ pub(super) struct Stalls {
     lanes: HashMap<LaneId, StalledLane>,
     /// Reports that are due.
     due: HashMap<u64, [u8; 16]>,
+    /// Bytes of the events whose reports are due.
+    due_bytes: u64,
     /// From being abandoned until the report, or until what it said is settled.
     events: HashMap<[u8; 16], Abandoned>,
     /// Late positive reports of events whose step is gone.
@@ -153,6 +157,13 @@ impl<B> Window<B> {
         self.stalls.due.len()
     }
 
+    /// Whether the producer holds so much for partitions that do not answer that it may soon take nothing for the others. A new
+    /// window with a new producer gives each such partition one event until it answers.
+    pub fn abandoned_full(&self) -> bool {
+        self.stalls.due_bytes >= self.limits.max_abandoned_bytes
+            || self.abandoned_events() >= self.limits.max_abandoned_events
+    }
+
     /// Whether so many rows are parked for partitions that nothing more may be read from the log.
     pub fn parked_full(&self) -> bool {
         self.stalls.rows >= self.limits.max_parked
@@ -240,6 +251,7 @@ impl<B> Window<B> {
             },
         };
         self.stalls.due.insert(ticket.to_u64(), event_id);
+        self.stalls.due_bytes += u64::from(abandoned.bytes);
         self.stalls.events.insert(event_id, abandoned);
         self.outstanding -= 1;
         self.fail(place, ParkReason::Partition, error);
@@ -264,6 +276,7 @@ impl<B> Window<B> {
             return;
         };
         let (lane, aggregate) = (event.lane, event.aggregate);
+        self.stalls.due_bytes -= u64::from(event.bytes);
         if delivered {
             self.suspects.remove(&event_id);
             self.settle_late(event_id);

@@ -9,9 +9,10 @@
 //!
 //! No answer is never an answer: in an outage topics stay what they are.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::asking::Asks;
 use super::event::{Ticket, Via};
 use super::lane::{Lane, Ready};
 use super::limits::Limits;
@@ -67,6 +68,8 @@ pub(super) struct Topic {
     /// Handed to the producer and without a report.
     pub(super) outstanding: u32,
     pub(super) question_open: bool,
+    /// The open question counts as one about a missing topic.
+    pub(super) asked_as_missing: bool,
     /// The answer to the open question is from before the topic failed.
     pub(super) answer_stale: bool,
     pub(super) ask_at: Option<u64>,
@@ -84,7 +87,7 @@ pub(super) struct Topic {
 pub(super) struct Topics {
     by_name: HashMap<Arc<str>, TopicId>,
     pub(super) topics: Vec<Topic>,
-    pub(super) asks: BTreeSet<(u64, TopicId)>,
+    pub(super) asks: Asks,
     /// Known again, with rows parked for them that are to be read.
     pub(super) recovered: Vec<TopicId>,
     /// Those last given out by [`Topics::take_recovered`].
@@ -103,7 +106,7 @@ impl Topics {
         Topics {
             by_name: HashMap::new(),
             topics: Vec::new(),
-            asks: BTreeSet::new(),
+            asks: Asks::default(),
             recovered: Vec::new(),
             taken: Vec::new(),
             answered_ms: 0,
@@ -132,6 +135,7 @@ impl Topics {
             },
             outstanding: 0,
             question_open: false,
+            asked_as_missing: false,
             answer_stale: false,
             ask_at: None,
             backoff: Backoff::new(self.retry_backoff_ms, self.retry_backoff_max_ms, seed),

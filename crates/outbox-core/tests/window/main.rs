@@ -79,7 +79,7 @@ fn act(relay: &mut Relay, rng: &mut Rng) -> Result<(), String> {
         74..78 => relay.ask(),
         78..82 => relay.answer(rng),
         82..91 => {
-            relay.window.check_stalls(relay.now_ms);
+            relay.check_stalls();
             relay.settle(rng, true)?;
         }
         91..95 => relay.now_ms += rng.below(300) as u64,
@@ -184,7 +184,7 @@ fn round(relay: &mut Relay, rng: &mut Rng) -> Result<(), String> {
     }
     relay.ask();
     relay.answer(rng);
-    relay.window.check_stalls(relay.now_ms);
+    relay.check_stalls();
     relay.settle(rng, false)?;
     Ok(())
 }

@@ -69,6 +69,8 @@ fn new_limits(rng: &mut Rng) -> Limits {
         max_attempts: 1 + rng.below(3) as i32,
         failed_holds: rng.one_in(2),
         partition_stall_ms: 50 + rng.below(500) as u64,
+        max_abandoned_bytes: 20 + rng.below(200) as u64,
+        max_abandoned_events: 3 + rng.below(10),
         max_parked: 3 + rng.below(20),
         seed: rng.next(),
     }
@@ -94,6 +96,14 @@ impl Relay {
             read_pos: 0,
             step_rows_max: 1 + rng.below(7),
             questions: VecDeque::new(),
+        }
+    }
+
+    /// Partitions that do not answer are set aside; where the producers hold too much for them, there is another session.
+    pub fn check_stalls(&mut self) {
+        self.window.check_stalls(self.now_ms);
+        if self.window.abandoned_full() {
+            self.restart(Ending::Orderly);
         }
     }
 

@@ -34,6 +34,8 @@ fn limits() -> Limits {
         max_attempts: 5,
         failed_holds: true,
         partition_stall_ms: 16_000,
+        max_abandoned_bytes: 500,
+        max_abandoned_events: 50,
         max_parked: 1_000,
         seed: 1,
     }
@@ -41,8 +43,12 @@ fn limits() -> Limits {
 
 impl Story {
     fn new() -> Story {
+        Story::within(limits())
+    }
+
+    fn within(limits: Limits) -> Story {
         Story {
-            window: Window::new(limits()),
+            window: Window::new(limits),
             pos: 0,
             bodies: Vec::new(),
         }
@@ -50,7 +56,11 @@ impl Story {
 
     /// With topic "t" known to have this many partitions.
     fn with_topic(partitions: u32) -> Story {
-        let mut story = Story::new();
+        Story::within_with_topic(limits(), partitions)
+    }
+
+    fn within_with_topic(limits: Limits, partitions: u32) -> Story {
+        let mut story = Story::within(limits);
         story.log(&[(0, "first", "t")]);
         story.answer("t", TopicAnswer::Partitions(partitions), 0);
         story.deliver_all();

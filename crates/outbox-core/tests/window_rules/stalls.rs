@@ -1,6 +1,6 @@
 //! Partitions that do not answer: told from an outage, parked, and taken up again.
 
-use outbox_core::window::{Fate, ParkReason, Source, Ticket, TopicAnswer};
+use outbox_core::window::{Fate, Limits, ParkReason, Source, Ticket, TopicAnswer};
 
 use crate::{Story, limits, parks, unparks};
 
@@ -21,7 +21,12 @@ impl Story {
     /// Two warm partitions; 1 and 2 are sent to the first at time 0 and not answered, while the second
     /// answers until it is declared stalled. The steps: 0 to 2 settled, 3 stalled, the rest answered.
     fn stalled() -> Story {
-        let mut story = Story::with_topic(2);
+        Story::stalled_within(limits())
+    }
+
+    fn stalled_within(limits: Limits) -> Story {
+        let stall_ms = limits.partition_stall_ms;
+        let mut story = Story::within_with_topic(limits, 2);
         for n in 0..2 {
             story.log_at(&[(0, "z", n)], 0);
             story.deliver_all();
@@ -29,7 +34,7 @@ impl Story {
         }
         story.log_at(&[(1, "a", 0), (2, "a", 0)], 0);
         assert_eq!(story.send_all().len(), 2);
-        story.others_answer(0..=limits().partition_stall_ms);
+        story.others_answer(0..=stall_ms);
         story
     }
 
@@ -179,6 +184,23 @@ fn with_many_rows_of_silent_partitions_the_log_is_left_alone() {
     assert!(story.window.can_read_parked(), "or they would never be read");
     story.delivered((3, 0));
     assert!(!story.window.parked_full());
+}
+
+#[test]
+fn what_is_left_with_the_producer_for_silent_partitions_is_bounded() {
+    let mut limits = limits();
+    let story = Story::stalled();
+    assert!(!story.window.abandoned_full());
+    limits.max_abandoned_events = 2;
+    let mut story = Story::stalled_within(limits.clone());
+    assert!(story.window.abandoned_full());
+    story.delivered((3, 0));
+    assert!(!story.window.abandoned_full(), "the report frees the producer's memory");
+    (limits.max_abandoned_events, limits.max_abandoned_bytes) = (50, 20);
+    let mut story = Story::stalled_within(limits);
+    assert!(story.window.abandoned_full(), "two events of 10 bytes");
+    story.fail((3, 1));
+    assert!(!story.window.abandoned_full());
 }
 
 #[test]

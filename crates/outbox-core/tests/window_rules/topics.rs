@@ -46,6 +46,35 @@ fn a_topic_that_is_created_within_the_grace_costs_nothing() {
 }
 
 #[test]
+fn a_topic_in_use_is_asked_for_before_thousands_that_are_missing() {
+    let mut story = Story::new();
+    for n in 0..1_000 {
+        story
+            .window
+            .assume_missing(&format!("gone-{n}"), "unknown topic".into(), 0);
+    }
+    let missing = story.window.topics_to_ask(0);
+    assert!(missing.len() < 100, "{} questions at once", missing.len());
+    assert_eq!(story.window.topics_to_ask(0), [], "the next when one is answered");
+    story.log(&[(1, "a", "new")]);
+    let new = story.window.topic("new");
+    assert_eq!(story.window.topics_to_ask(0), [new]);
+    for topic in missing {
+        story
+            .window
+            .topic_answer(topic, TopicAnswer::Missing("unknown topic".into()), 0);
+    }
+    let mut asked = 0;
+    while story.window.next_ask_at() == Some(0) {
+        for topic in story.window.topics_to_ask(0) {
+            story.window.topic_answer(topic, TopicAnswer::Partitions(1), 0);
+            asked += 1;
+        }
+    }
+    assert!(asked > 900, "all come to their turn, not {asked}");
+}
+
+#[test]
 fn an_outage_parks_nothing_however_long() {
     let mut story = Story::new();
     story.log(&[(1, "a", "t")]);
