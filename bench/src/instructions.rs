@@ -13,7 +13,7 @@ use outbox_e2e::{Stop, seconds};
 use serde_json::json;
 
 use crate::backlog::{self, AGGREGATES, EVENT_TYPE, Size, payload};
-use crate::emit::{INDEXED_TABLE, PLAIN_TABLE};
+use crate::emit::{LOG_LIKE_TABLES, PLAIN_TABLE};
 use crate::report::{Figure, Grid, Section};
 use crate::stand::Stand;
 use crate::table::Table;
@@ -33,7 +33,7 @@ pub fn measure() -> Section {
     let (aggregate_type, topic) = stand.new_topic("count");
     let mut db = stand.db();
     db.run(PLAIN_TABLE);
-    db.run(INDEXED_TABLE);
+    db.run(LOG_LIKE_TABLES);
     stand.publish(&mut db, false);
     drop(db);
     stand.cluster.stop(Stop::Fast);
@@ -42,6 +42,7 @@ pub fn measure() -> Section {
     let insert_into =
         |table| format!("INSERT INTO {table} (aggregate_type, aggregate_id, event_type, payload) VALUES ({values})");
     let insert = count.statement(&insert_into("plain_event"));
+    let unindexed = count.statement(&insert_into("unindexed_event"));
     let indexed = count.statement(&insert_into("indexed_event"));
     let emit = count.statement(&format!("SELECT outbox_emit({values})"));
     stand.cluster.start();
@@ -56,7 +57,7 @@ pub fn measure() -> Section {
     let emitted: usize = STATEMENTS.iter().chain(&EVENTS).sum();
     assert_eq!(published, emitted, "each event once");
     stand.end();
-    section(insert, indexed, emit, drain)
+    section([insert, unindexed, indexed], emit, drain)
 }
 
 struct Count<'a> {
@@ -142,7 +143,7 @@ fn total(counted: &PathBuf) -> f64 {
         .expect("callgrind writes the total")
 }
 
-fn section(insert: f64, indexed: f64, emit: f64, drain: f64) -> Section {
+fn section([insert, unindexed, indexed]: [f64; 3], emit: f64, drain: f64) -> Section {
     Section {
         name: "instructions",
         title: "Instructions",
@@ -156,6 +157,11 @@ fn section(insert: f64, indexed: f64, emit: f64, drain: f64) -> Section {
             Figure::at_most("outbox_emit", emit, "instructions", EMIT_BAR),
             Figure::plain("  the plain INSERT", insert, "instructions"),
             Figure::plain("  outbox_emit / INSERT", emit / insert, "times"),
+            Figure::plain(
+                "  an INSERT with outbox_log's columns and only a primary key",
+                unindexed,
+                "instructions",
+            ),
             Figure::plain(
                 "  an INSERT with outbox_log's columns and indexes",
                 indexed,
@@ -175,6 +181,6 @@ fn section(insert: f64, indexed: f64, emit: f64, drain: f64) -> Section {
         },
         notes: Vec::new(),
         plots: Vec::new(),
-        raw: json!({ "insert": insert, "insert_indexed": indexed, "emit": emit, "drain": drain }),
+        raw: json!({ "insert": insert, "insert_unindexed": unindexed, "insert_indexed": indexed, "emit": emit, "drain": drain }),
     }
 }

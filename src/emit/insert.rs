@@ -122,10 +122,7 @@ fn append(args: &Args, given: &Given) -> bool {
     let Some(table) = Table::open_for_insert(known.table) else {
         return false;
     };
-    // Again, for the lock takes in what others have changed until then: it may have another name by now.
-    let Some(known) = find(args).filter(|again| again.table == known.table) else {
-        return false;
-    };
+    // Only now: the lock takes in what others have changed until then. The table may have another name by now.
     if !is_as_installed(args, &table) {
         return false;
     }
