@@ -20,7 +20,7 @@ check() {
 }
 
 mapfile -t shell_files < <(grep -lrE '^#!/usr/bin/env bash|^# shellcheck shell=bash' scripts .ci)
-# What the repository's text files must not have: trailing blanks, and lines that no one can read.
+# Trailing blanks, of which shellcheck says nothing.
 plain_text() { ! grep -nE '[[:blank:]]+$' "${shell_files[@]}" Makefile; }
 
 check "cargo fmt" cargo fmt --all --check

@@ -10,7 +10,7 @@ set -euo pipefail
 purpose=${1:-test}
 RUSTUP="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
 
-# A Rust that rustup has installed but that is not yet in this shell's PATH is good enough: the Makefile adds it.
+# A Rust that rustup has installed but that is not yet in this shell's PATH is good enough: lib.sh adds it.
 check_rust() {
     have cargo || die "Rust is not installed" "it is the one thing you install yourself:" "    $RUSTUP"
     local wanted found

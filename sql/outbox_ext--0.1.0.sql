@@ -107,7 +107,7 @@ CREATE TABLE @extschema@.outbox_lease (
 COMMENT ON TABLE @extschema@.outbox_lease IS 'One row: the relay that holds the lease on every event beyond the cursor.';
 COMMENT ON COLUMN @extschema@.outbox_lease.singleton IS 'Always true: there is one lease.';
 COMMENT ON COLUMN @extschema@.outbox_lease.lease_token IS 'New with each acquisition. A settle whose token is not this one changes nothing.';
-COMMENT ON COLUMN @extschema@.outbox_lease.lease_until IS 'Extended by settles and while sends are outstanding; in the past while the relay is idle, for then nothing is leased.';
+COMMENT ON COLUMN @extschema@.outbox_lease.lease_until IS 'Extended by settles and while sends are outstanding; runs out when the relay is idle, for then nothing is leased.';
 COMMENT ON COLUMN @extschema@.outbox_lease.pid IS 'The relay''s process; NULL after it released the lease.';
 COMMENT ON COLUMN @extschema@.outbox_lease.acquired_at IS 'When the lease was acquired.';
 INSERT INTO @extschema@.outbox_lease DEFAULT VALUES;
@@ -169,7 +169,7 @@ COMMENT ON COLUMN @extschema@.outbox_parked.event_id IS 'The event.';
 COMMENT ON COLUMN @extschema@.outbox_parked.aggregate_key IS '128-bit hash of (aggregate_type, aggregate_id), by which the relay finds what an aggregate holds back.';
 COMMENT ON COLUMN @extschema@.outbox_parked.seq IS 'Its seq.';
 COMMENT ON COLUMN @extschema@.outbox_parked.available_at IS 'When it is due (scheduled, retry). NULL: it waits for something else than time.';
-COMMENT ON COLUMN @extschema@.outbox_parked.parked_at IS 'When it was parked.';
+COMMENT ON COLUMN @extschema@.outbox_parked.parked_at IS 'Since when it waits: when it was parked; of a scheduled one that came due and could not go, when that was; when it was given up, or tried again by an operator.';
 COMMENT ON COLUMN @extschema@.outbox_parked.attempts IS 'How often it was refused by its own fault. Outages do not count.';
 COMMENT ON COLUMN @extschema@.outbox_parked.reason IS
     'scheduled: its own available_at is to come; topic: its topic cannot be written now; partition: its partition does not answer while others do; behind: an earlier event of its aggregate is parked; failed: given up, last_error says why; retry: refused, and to be sent again; discarded: by an operator.';
@@ -365,7 +365,7 @@ COMMENT ON VIEW @extschema@.outbox_unpublished IS 'Ids of the events that are no
 CREATE VIEW @extschema@.outbox_pending AS
     SELECT e.* FROM @extschema@.outbox_unpublished u
       CROSS JOIN LATERAL (SELECT * FROM @extschema@.outbox_event e WHERE e.event_id = u.event_id OFFSET 0) e;
-COMMENT ON VIEW @extschema@.outbox_pending IS 'The rows of outbox_event that are not published and not discarded: the same as WHERE published_at IS NULL, but found by index.';
+COMMENT ON VIEW @extschema@.outbox_pending IS 'The rows of outbox_event that are not published and not discarded, found by index. WHERE published_at IS NULL reads everything, and has the discarded ones too.';
 
 CREATE VIEW @extschema@.outbox_status AS
     WITH c AS MATERIALIZED (SELECT pos, published_at, batch_no FROM @extschema@.outbox_cursor),
@@ -381,8 +381,10 @@ CREATE VIEW @extschema@.outbox_status AS
         SELECT r.reason, f.n, f.oldest
           FROM pg_catalog.unnest('{scheduled,retry,behind,topic,partition,failed,discarded}'::text[]) r(reason)
           CROSS JOIN LATERAL (
-              SELECT count(*) AS n, min(g.parked_at) FILTER (WHERE r.reason NOT IN ('scheduled', 'failed', 'discarded')) AS oldest
-                FROM (SELECT p.parked_at FROM @extschema@.outbox_parked p WHERE p.reason = r.reason
+              SELECT count(*) AS n,
+                     CASE WHEN r.reason = 'scheduled' THEN min(g.available_at) FILTER (WHERE g.available_at <= pg_catalog.clock_timestamp())
+                          WHEN r.reason NOT IN ('failed', 'discarded') THEN min(g.parked_at) END AS oldest
+                FROM (SELECT p.parked_at, p.available_at FROM @extschema@.outbox_parked p WHERE p.reason = r.reason
                        -- For the index, lest a rare reason be looked for in the whole table.
                        ORDER BY p.reason, p.available_at, p.seq LIMIT 10001) g) f
          WHERE f.n > 0),
@@ -407,14 +409,14 @@ CREATE VIEW @extschema@.outbox_status AS
            r.heartbeat_age,
            s.lease_until,
            (SELECT pos FROM c) AS settled_pos,
-           COALESCE((SELECT t.reason FROM @extschema@.outbox_stop t), r.last_error) AS last_error
+           COALESCE(CASE WHEN r.state = 'misconfigured' THEN r.last_error END, (SELECT t.reason FROM @extschema@.outbox_stop t), r.last_error) AS last_error
       FROM waiting w CROSS JOIN @extschema@.outbox_relay() r LEFT JOIN @extschema@.outbox_lease s ON true;
 COMMENT ON VIEW @extschema@.outbox_status IS 'One row: where this database''s outbox stands. Cheap whatever the log holds; works without a relay and on a standby.';
 COMMENT ON COLUMN @extschema@.outbox_status.state IS
     'no relay, starting, running, idle, no brokers, disabled, foreign rows, outage, misconfigured or damaged; the manual explains each.';
 COMMENT ON COLUMN @extschema@.outbox_status.waiting IS 'Events not published yet, without failed and discarded ones; exact to 10,000.';
 COMMENT ON COLUMN @extschema@.outbox_status.waiting_is_estimate IS 'True when waiting, or a count in parked, is beyond 10,000 and so an estimate (waiting) or a floor (parked).';
-COMMENT ON COLUMN @extschema@.outbox_status.oldest_due_age IS 'How long the oldest event that is due has waited: the lag. Since created_at; a parked one since it was parked. NULL when nothing that is due waits.';
+COMMENT ON COLUMN @extschema@.outbox_status.oldest_due_age IS 'How long the oldest event that is due has waited: the lag. Since created_at; a scheduled one since its available_at; another parked one since it was parked. NULL when nothing that is due waits.';
 COMMENT ON COLUMN @extschema@.outbox_status.in_flight IS 'Events read by the relay and not settled.';
 COMMENT ON COLUMN @extschema@.outbox_status.in_flight_bytes IS 'Their bytes.';
 COMMENT ON COLUMN @extschema@.outbox_status.parked IS 'Parked events by reason, each exact to 10,000.';
@@ -422,7 +424,7 @@ COMMENT ON COLUMN @extschema@.outbox_status.last_published_at IS 'Time of the ne
 COMMENT ON COLUMN @extschema@.outbox_status.published_since_start IS 'Events that the running relay has published.';
 COMMENT ON COLUMN @extschema@.outbox_status.relay_pid IS 'Process id of the relay; NULL when none runs.';
 COMMENT ON COLUMN @extschema@.outbox_status.heartbeat_age IS 'Since when the relay has not turned its loop. An idle relay turns it at least once per outbox_ext.poll_interval; one that is disabled, without brokers or misconfigured every 10 seconds, or every half outbox_ext.lease_duration if that is less.';
-COMMENT ON COLUMN @extschema@.outbox_status.lease_until IS 'End of the lease; in the past while the relay is idle.';
+COMMENT ON COLUMN @extschema@.outbox_status.lease_until IS 'End of the lease; it runs out when the relay is idle.';
 COMMENT ON COLUMN @extschema@.outbox_status.settled_pos IS 'The settled cursor''s seq.';
 COMMENT ON COLUMN @extschema@.outbox_status.last_error IS 'What keeps events from being published, or went wrong last.';
 

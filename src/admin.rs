@@ -35,7 +35,7 @@ fn outbox_retry_all(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
 
 fn retry(args: &Args, filter: &str, argument_types: &[pg_sys::Oid], values: &[Option<pg_sys::Datum>]) -> usize {
     let sql = format!(
-        "UPDATE {}.outbox_parked SET reason = 'retry', available_at = pg_catalog.now() WHERE reason = 'failed' AND {filter}",
+        "UPDATE {}.outbox_parked SET reason = 'retry', available_at = pg_catalog.now(), parked_at = pg_catalog.clock_timestamp() WHERE reason = 'failed' AND {filter}",
         args.schema().quoted
     );
     change(&sql, argument_types, values)

@@ -2,7 +2,7 @@
 //! at a setting in between.
 //!
 //! What may differ per database is SUSET (ALTER DATABASE ... SET works); the rest belongs to the server and is SIGHUP. PostgreSQL does not tell a
-//! running session of ALTER DATABASE: the relay compares pg_db_role_setting on each reload and starts afresh when it changed.
+//! running session of ALTER DATABASE: the relay compares pg_db_role_setting on each reload and every few seconds, and leaves for a new process when it changed.
 
 mod checks;
 
@@ -100,7 +100,7 @@ pub fn define() {
     );
     GucRegistry::define_string_guc(
         c"outbox_ext.kafka_options_file",
-        c"File with further librdkafka properties, one key=value a line; # begins a comment.",
+        c"File with further librdkafka properties, one key=value a line; a line that begins with # is a comment.",
         c"For secrets, which then stand neither in a setting nor in the data directory. Read by the relay when it starts a session.",
         &KAFKA_OPTIONS_FILE,
         database(),
@@ -137,10 +137,10 @@ pub fn define() {
     GucRegistry::define_int_guc(
         c"outbox_ext.max_in_flight_bytes",
         c"The relay reads no further while this much is read and not settled.",
-        c"Bounds the relay's memory: it holds about twice this much, plus one step.",
+        c"Bounds the relay's memory: it holds about twice this much, plus one step, and half of it again while partitions do not answer.",
         &MAX_IN_FLIGHT_BYTES,
         64,
-        4 * 1024 * 1024 - 1,
+        4 * 1024 * 1024,
         server(),
         GucFlags::UNIT_KB,
     );

@@ -1,7 +1,7 @@
 //! The wake-up at commit: a transaction that drew a seq sets the relay's latch when it commits. No NOTIFY, no lock, nothing for a transaction that
 //! rolls back. A transaction that was prepared wakes nobody (its COMMIT PREPARED runs elsewhere): the relay's poll interval finds it.
 //!
-//! The callback runs when the commit can no longer fail; it does atomics and SetLatch, and never raises.
+//! At a commit the callback runs when that can no longer fail; it does atomics and SetLatch, and does not raise. It raises at PREPARE only, where it may.
 
 use crate::pg::error::raise;
 use crate::pg::{catalog, xact};

@@ -29,7 +29,7 @@ const ROWS: [(&str, Row); 7] = [
 
 const FLATNESS: &str = "flatness";
 
-/// Enough for a median that one disturbed round does not move; the whole run then takes about half an hour.
+/// Enough for a median that one disturbed round does not move; the whole run then takes about 40 minutes.
 const ROUNDS: usize = 3;
 
 const USAGE: &str =

@@ -1,4 +1,4 @@
-//! Row 2: a backlog of a million events, from the switch to the last settle. Floor: the same records from memory by
+//! Row drain: a backlog of a million events, from the switch to the last settle. Floor: the same records from memory by
 //! librdkafka alone. Beside it what the drain leaves behind and what it takes: dead rows, CPU time, memory, WAL.
 
 use std::time::Duration;

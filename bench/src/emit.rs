@@ -1,4 +1,4 @@
-//! Row 3: `outbox_emit` against a plain INSERT of the same row into a table with only a primary key. Autocommit, fsync
+//! Row emit: `outbox_emit` against a plain INSERT of the same row into a table with only a primary key. Autocommit, fsync
 //! on, 1, 16 and 64 connections; the relay publishes meanwhile, as in production, and once more with the relay switched off,
 //! which tells the statement's own cost from that of sharing the cores with relay and broker. Beside it: an INSERT of the same
 //! columns into a table with the same indexes, without trigger and checks: what the indexes alone cost.

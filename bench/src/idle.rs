@@ -1,4 +1,4 @@
-//! Row 4: a minute in which nothing happens. No transaction id, no WAL, next to no CPU time, with relay and broker
+//! Row idle: a minute in which nothing happens. No transaction id, no WAL, next to no CPU time, with relay and broker
 //! connected.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Row 1: one event at a time on an idle system, from COMMIT returning to the record in a waiting consumer's hands.
+//! Row latency: one event at a time on an idle system, from COMMIT returning to the record in a waiting consumer's hands.
 //! Floor: the same record by librdkafka alone, from handing it over, to the same broker and the same consumer.
 
 use std::time::{Duration, Instant};

@@ -48,6 +48,8 @@ enum Whose {
     Servers,
 }
 
+const LOG: &CStr = c"outbox_log";
+
 const COLUMNS: [Column; 11] = {
     const fn column(
         name: &'static CStr,
@@ -157,7 +159,7 @@ fn find(args: &Args) -> Option<Known> {
     let schema = args.schema();
     let found = Known {
         function,
-        table: schema.relation(c"outbox_log")?,
+        table: schema.relation(LOG)?,
         sequence: schema.relation(c"outbox_log_seq")?,
         as_installed: None,
     };
@@ -206,7 +208,9 @@ fn look(args: &Args, table: &Table) -> bool {
         _ => false,
     };
     let columns = table.columns();
-    columns.len() == COLUMNS.len()
+    // A rename that came in while its OID was looked up went unnoticed.
+    table.is_named(args.schema_oid(), LOG)
+        && columns.len() == COLUMNS.len()
         && columns.iter().zip(&COLUMNS).all(|(found, expected)| {
             found.name == expected.name
                 && found.type_of == expected.type_of
@@ -220,7 +224,7 @@ fn look(args: &Args, table: &Table) -> bool {
 /// As the table's owner: EXECUTE on the function is all that a caller needs, and a trigger that leans on the search_path does not find what the
 /// caller put there.
 fn by_statement(schema: &Schema, given: &Given) {
-    let Some(table) = schema.relation(c"outbox_log") else {
+    let Some(table) = schema.relation(LOG) else {
         raise(
             PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE,
             format!("table {}.outbox_log does not exist", schema.quoted),

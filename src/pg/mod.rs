@@ -1,5 +1,5 @@
-//! Thin safe wrappers over PostgreSQL's C functions: together with the few lines that declare shared memory and settings, the only place
-//! with `unsafe`.
+//! Thin safe wrappers over PostgreSQL's C functions: together with the few lines that declare shared memory, settings and entry points, the
+//! only place with `unsafe`.
 //!
 //! Each module owns one concern and says which PostgreSQL behaviour it leans on. Everything here runs on a server process's main thread;
 //! nothing here knows of events or Kafka.

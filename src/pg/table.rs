@@ -45,6 +45,14 @@ impl Table {
         unsafe { (*(*self.0).rd_rel).relowner }
     }
 
+    /// Whether it has this name, in this schema.
+    pub fn is_named(&self, schema: Oid, name: &CStr) -> bool {
+        // SAFETY: the relation is open, so its cached description is there and complete.
+        let class = unsafe { &*(*self.0).rd_rel };
+        // SAFETY: a name ends with a zero byte.
+        class.relnamespace == schema && unsafe { CStr::from_ptr(class.relname.data.as_ptr()) } == name
+    }
+
     /// Whether appending leaves nothing out but these: INSERT triggers and checks of these names, and what defaults fill in.
     pub fn is_plain_but_for(&self, insert_triggers: &[&CStr], checks: &[&CStr]) -> bool {
         // SAFETY: the relation is open, so its cached description is there and complete.

@@ -130,7 +130,7 @@ fn serve(board: &'static Board, index: usize, generation: u32) -> Phase {
             }
             End::Refusal(text) => {
                 reporter.tell(State::Running, Some(text));
-                End::Settings
+                End::StartAfresh
             }
             End::Misconfigured(text) => idle(
                 slot,
@@ -222,7 +222,7 @@ fn pause(slot: &Slot, generation: u32, settings: &Settings, ms: u64) -> End {
             return after_reload();
         }
         if now >= until {
-            return End::Settings;
+            return End::StartAfresh;
         }
         if runtime::wait(None, Some(beat_ms(settings).min(until - now))).postmaster_died {
             return End::Shutdown;
@@ -234,7 +234,7 @@ fn after_reload() -> End {
     if database_settings_changed().unwrap_or(true) {
         End::DatabaseSettings
     } else {
-        End::Settings
+        End::StartAfresh
     }
 }
 

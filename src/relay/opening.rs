@@ -180,6 +180,7 @@ impl<'a> Session<'a> {
             swept_at_ms: now,
             parked_not_before_ms: 0,
             orphans_at_ms: now,
+            read_error: None,
             settling: Settling::default(),
             held_for_standbys: None,
             held_since_ms: 0,

@@ -63,9 +63,15 @@ impl Session<'_> {
                 self.store.drop_orphans(spi, &stretch.orphans);
                 Some(stretch)
             })
-        })?;
-        let Some(stretch) = stretch else { return Ok(()) };
+        });
+        let stretch = match stretch {
+            Ok(Some(stretch)) => stretch,
+            // Somebody has locked a table: it can wait.
+            Ok(None) => return Ok(()),
+            Err(error) if error.may_pass() => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
         self.lesson.orphans.looked_through(stretch.last);
-        if stretch.holds { Err(End::Settings) } else { Ok(()) }
+        if stretch.holds { Err(End::StartAfresh) } else { Ok(()) }
     }
 }

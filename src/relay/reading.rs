@@ -13,6 +13,8 @@ use std::rc::Rc;
 
 /// The table was locked by somebody (ALTER TABLE, VACUUM FULL): look again after this.
 const LOCKED_RETRY_MS: u64 = 50;
+/// After a read that failed for a reason that may pass: each attempt may wait for a lock, during which nothing is sent or settled.
+const FAILED_RETRY_MS: u64 = 1_000;
 /// After a read that came to the end of the log the next one waits, the longer the more it brought: what a step costs besides its events is then
 /// shared by those that came meanwhile. At 2,000 events/s that is a third of the relay's CPU time. A log that was quiet is read at once.
 const PACE_MIN_MS: u64 = 1;
@@ -59,13 +61,20 @@ impl Session<'_> {
             let last_seq = catalog::sequence_last_value(session.place.sequence);
             transaction.snapshot();
             spi::connected(|spi| session.read_step(spi, last_seq, look_for_due)).map(Some)
-        })?;
-        let Some(step) = outcome? else {
+        });
+        let step = match outcome {
+            Ok(step) => step?,
+            Err(error) if error.may_pass() => {
+                self.read_error = Some(error.message);
+                self.window.parked_read_failed();
+                return Ok(self.read_later(FAILED_RETRY_MS, look_for_due));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.read_error = None;
+        let Some(step) = step else {
             // Somebody has the table; he is not to wait for us.
-            self.read_not_before_ms = runtime::monotonic_ms() + LOCKED_RETRY_MS;
-            self.more = true;
-            self.look_for_due |= look_for_due;
-            return Ok(false);
+            return Ok(self.read_later(LOCKED_RETRY_MS, look_for_due));
         };
         // From here on it says what came up while the step waits for standbys.
         self.more = false;
@@ -75,6 +84,14 @@ impl Session<'_> {
             return Ok(false);
         }
         Ok(self.take_step(step))
+    }
+
+    /// Nothing was read now. False: nothing came of it.
+    fn read_later(&mut self, ms: u64, look_for_due: bool) -> bool {
+        self.read_not_before_ms = runtime::monotonic_ms() + ms;
+        self.more = true;
+        self.look_for_due |= look_for_due;
+        false
     }
 
     /// Goes on with the step that waits for the synchronous standbys, if they have it by now. True if so.

@@ -1,7 +1,7 @@
 //! One session of the relay: from acquiring the lease to whatever ends it.
 //!
 //! A session starts at the last settled cursor with a producer of its own, and that is the only way to start: after a crash, a takeover, a fatal
-//! producer error, a lost lease, a failed settle, a change of settings. All its state is in memory and is thrown away at its end.
+//! producer error, a lost lease, a settle that cannot be made, a change of settings. All its state is in memory and is thrown away at its end.
 //!
 //! Invariants:
 //! - no transaction is open while anything is sent or waited for;
@@ -41,7 +41,7 @@ pub enum End {
     /// SIGTERM, or the postmaster is gone.
     Shutdown,
     /// Settings changed, or what is parked, or the clock: start again with what is now.
-    Settings,
+    StartAfresh,
     /// ALTER DATABASE or ALTER ROLE changed what this session was given at its start: only a new process gets the new ones.
     DatabaseSettings,
     /// The extension is gone, or is another one than the one this session began with.
@@ -98,6 +98,8 @@ pub struct Session<'a> {
     /// Parked events that may go were looked for in vain: not again before this, lest the loop spin.
     pub(super) parked_not_before_ms: u64,
     pub(super) orphans_at_ms: u64,
+    /// Why nothing could be read, last time.
+    pub(super) read_error: Option<String>,
     /// Events that were refused by their own fault, until that is settled.
     pub(super) guilty: HashSet<[u8; 16]>,
     pub(super) settling: Settling,
@@ -118,7 +120,7 @@ impl<'a> Session<'a> {
                 Err(end) => break end,
             }
         };
-        if matches!(end, End::Shutdown | End::Settings | End::DatabaseSettings) {
+        if matches!(end, End::Shutdown | End::StartAfresh | End::DatabaseSettings) {
             self.finish_what_is_out();
         }
         if !matches!(end, End::Superseded | End::Extension) {
@@ -151,21 +153,22 @@ impl<'a> Session<'a> {
             }
         }
         if reloaded && (Settings::current() != *self.settings || self.options_changed()) {
-            return Err(End::Settings);
+            return Err(End::StartAfresh);
         }
-        if self.slot.take_rows_removed() {
+        // While a settlement waits to be written, so do these.
+        if !self.is_kept() && self.slot.take_rows_removed() {
             self.lesson.orphans.hurry();
             if self.window.held_aggregates() > 0 {
                 // Loaded anew, for what held them may be gone.
-                return Err(End::Settings);
+                return Err(End::StartAfresh);
             }
         }
-        if self.slot.take_new_session() {
-            return Err(End::Settings);
+        if !self.is_kept() && self.slot.take_new_session() {
+            return Err(End::StartAfresh);
         }
         if let Some(back_ms) = self.clock.set_back_by() {
             self.reporter.clock_set_back(back_ms);
-            return Err(End::Settings);
+            return Err(End::StartAfresh);
         }
         // Left pending while a read must wait, so that further commits cost no signal.
         let woken = if now < self.read_not_before_ms {
@@ -187,9 +190,9 @@ impl<'a> Session<'a> {
         // In an outage nobody answers, and no partition is to blame.
         if self.lanes.outage().is_none() {
             self.window.check_stalls(now);
-            if self.window.abandoned_full() {
+            if self.window.abandoned_full() && !self.is_kept() {
                 // Before librdkafka is so full of what goes nowhere that it takes nothing that would.
-                return Err(End::Settings);
+                return Err(End::StartAfresh);
             }
         }
         for topic in self.window.topics_to_ask(now) {
@@ -254,6 +257,9 @@ impl<'a> Session<'a> {
     fn what_is_held_up(&self) -> Option<String> {
         if let Settling::Kept { error, .. } = &self.settling {
             return Some(format!("what was published cannot be settled: {error}"));
+        }
+        if let Some(error) = &self.read_error {
+            return Some(format!("what waits cannot be read: {error}"));
         }
         if self.held_for_standbys.is_some() && runtime::monotonic_ms() > self.held_since_ms + STANDBY_SLOW_MS {
             return Some("events wait for the synchronous standbys (outbox_ext.wait_for_standbys)".to_owned());
@@ -372,10 +378,8 @@ impl<'a> Session<'a> {
     pub(super) fn transaction_before_snapshot<T>(
         &mut self,
         body: impl FnOnce(&mut Self, &mut Transaction) -> T,
-    ) -> Result<T, End> {
-        Ok(txn::run(Isolation::RepeatableRead, |transaction| {
-            body(self, transaction)
-        })?)
+    ) -> Result<T, ServerError> {
+        txn::run(Isolation::RepeatableRead, |transaction| body(self, transaction))
     }
 }
 

@@ -12,6 +12,9 @@ use outbox_core::window::{ParkReason, Settlement};
 /// After a settle that could not be written. Each attempt may wait for a lock, during which nothing is sent.
 const RETRY_MS: u64 = 1_000;
 
+/// Most time for settles after the end of the process was asked for.
+const LAST_SETTLES_MS: u64 = 3_000;
+
 /// How far settling is.
 #[derive(Default)]
 pub(super) enum Settling {
@@ -62,7 +65,12 @@ impl Session<'_> {
 
     /// Something was read and is not settled.
     pub(super) fn in_flight(&self) -> bool {
-        !self.window.is_empty() || matches!(self.settling, Settling::Kept { .. })
+        !self.window.is_empty() || self.is_kept()
+    }
+
+    /// A settlement waits to be written. A session that ends now repeats what is in it, and what came after it.
+    pub(super) fn is_kept(&self) -> bool {
+        matches!(self.settling, Settling::Kept { .. })
     }
 
     pub(super) fn lease_needs_extension(&self, now: u64) -> bool {
@@ -71,8 +79,11 @@ impl Session<'_> {
 
     /// Settles at the end of a session what Kafka acknowledged in time, so that it need not be sent again.
     pub(super) fn settle_the_rest(&mut self) {
-        while matches!(self.settling, Settling::Kept { .. }) || self.window.settleable() {
-            if self.settle().is_err() || !matches!(self.settling, Settling::Ready) {
+        let deadline = runtime::monotonic_ms() + LAST_SETTLES_MS;
+        while self.is_kept() || self.window.settleable() {
+            self.slot.beat();
+            let hurries = runtime::shutdown_requested() && runtime::monotonic_ms() >= deadline;
+            if hurries || self.settle().is_err() || !matches!(self.settling, Settling::Ready) {
                 return;
             }
         }
@@ -89,13 +100,19 @@ impl Session<'_> {
             self.settling = Settling::Ready;
             return Ok(());
         };
-        match self.write(&settlement) {
+        let extend = self.lease_needs_extension(runtime::monotonic_ms());
+        match self.write(&settlement, extend) {
             Ok(written) => self.settled(&settlement, written),
             Err(error) if error.may_pass() => {
+                let retry_at_ms = runtime::monotonic_ms() + RETRY_MS;
+                if extend {
+                    // It may be the lease's table alone that is locked.
+                    self.extend_not_before_ms = retry_at_ms + RETRY_MS;
+                }
                 self.settling = Settling::Kept {
                     settlement,
                     error: error.message,
-                    retry_at_ms: runtime::monotonic_ms() + RETRY_MS,
+                    retry_at_ms,
                 };
                 Ok(())
             }
@@ -104,9 +121,8 @@ impl Session<'_> {
     }
 
     /// The transaction of a settle.
-    fn write(&mut self, settlement: &Settlement) -> Result<Written, ServerError> {
+    fn write(&mut self, settlement: &Settlement, extend: bool) -> Result<Written, ServerError> {
         let now = runtime::monotonic_ms();
-        let extend = self.lease_needs_extension(now);
         let cursor = settlement.cursor.clone().unwrap_or_else(|| self.settled_cursor.clone());
         let batch_no = self.batch_no + 1;
         let (held, all_there, replaced) = self.try_transaction(Isolation::ReadCommitted, |session, spi| {
@@ -149,7 +165,11 @@ impl Session<'_> {
                 "events were deleted before they were published".to_owned(),
             ));
         }
-        if written.replaced { Err(End::Settings) } else { Ok(()) }
+        if written.replaced {
+            Err(End::StartAfresh)
+        } else {
+            Ok(())
+        }
     }
 
     fn after_settle(&mut self, settlement: &Settlement) {

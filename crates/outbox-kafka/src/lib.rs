@@ -8,7 +8,7 @@
 //! |----------------|----------------------------------------------------------------------|
 //! | `brokers`      | the list of brokers: refusing slips                                  |
 //! | `options`      | the user's librdkafka properties: reading them, refusing the harmful |
-//! | `producer`     | the producer of the fast lane, from its start to its end             |
+//! | `producer`     | a producer, of the fast or the careful lane, from start to end       |
 //! | `settings`     | the properties it is made with: ours, then the user's                |
 //! | `acknowledged` | whether an acknowledgement is of a new batch                         |
 //! | `metadata`     | the thread that asks brokers about topics                            |

@@ -30,7 +30,7 @@ pub enum TopicMetadata {
     NoAnswer(String),
 }
 
-/// A question is answered within this time from when its turn came, with `NoAnswer` if need be.
+/// So much time a question takes of its own, then the answer is `NoAnswer` if need be.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// A topic that the brokers create on demand is there within some hundred milliseconds; until then
@@ -54,8 +54,8 @@ struct Question {
     topic: String,
     id: u64,
     not_before: Instant,
-    /// From the first attempt on: what waits for its turn behind other questions has not been asked.
-    deadline: Option<Instant>,
+    /// In calls and in the pauses between them. Waiting for its turn behind other questions does not count.
+    spent: Duration,
     slice: Duration,
     missing_since: Option<Instant>,
 }
@@ -105,7 +105,7 @@ impl MetadataThread {
             topic: topic.to_owned(),
             id,
             not_before: now,
-            deadline: None,
+            spent: Duration::ZERO,
             slice: SLICE_MIN,
             missing_since: None,
         });
@@ -201,9 +201,8 @@ impl Shared {
             Ok(topic) => topic,
             Err(code) => return self.answer(question.id, missing_or_no_answer(code)),
         };
-        let now = Instant::now();
-        let deadline = *question.deadline.get_or_insert(now + ANSWER_WITHIN);
-        let left = deadline.saturating_duration_since(now);
+        let began = Instant::now();
+        let left = ANSWER_WITHIN.saturating_sub(question.spent);
         let state = client.metadata(Some(&topic), millis(question.slice.min(left)));
         if state.is_ok() {
             self.outage.contact();
@@ -219,20 +218,22 @@ impl Shared {
             question.slice = (question.slice * 2).min(SLICE_MAX);
         }
         let now = Instant::now();
-        let tries_again_until = match topic_failure(code) {
-            None => deadline,
-            Some((TopicFailure::Unknown, _)) if self.allows_creation => {
-                *question.missing_since.get_or_insert(now) + CREATION_WITHIN
-            }
-            Some(_) => now,
+        let pause = match code {
+            Code::BrokerTransportFailure => PAUSE_OFFLINE,
+            _ => PAUSE,
         };
-        if now >= tries_again_until {
+        question.spent += now - began + pause;
+        let tries_again = match topic_failure(code) {
+            None => question.spent < ANSWER_WITHIN,
+            Some((TopicFailure::Unknown, _)) if self.allows_creation => {
+                now < *question.missing_since.get_or_insert(now) + CREATION_WITHIN
+            }
+            Some(_) => false,
+        };
+        if !tries_again {
             return self.answer(question.id, missing_or_no_answer(code));
         }
-        question.not_before = match code {
-            Code::BrokerTransportFailure => now + PAUSE_OFFLINE,
-            _ => now + PAUSE,
-        };
+        question.not_before = now + pause;
         self.lock().questions.push_back(question);
     }
 

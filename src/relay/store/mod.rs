@@ -167,10 +167,12 @@ impl Store {
                 &[TEXT],
             ),
             unpark: plan("DELETE FROM {s}.outbox_parked WHERE event_id = ANY ($1::pg_catalog.uuid[])", &[TEXT]),
-            // Planned each time, with the sizes that the table has then: an update cannot be told which index to take.
+            // Planned each time, with the sizes that the table has then: an update cannot be told which index to take. What was scheduled waits from now on, and
+            // what is given up was so now.
             repark: text(
                 "UPDATE {s}.outbox_parked k SET reason = p.reason, topic = p.topic, last_error = p.error, attempts = p.attempts,
-                        available_at = pg_catalog.clock_timestamp() + p.retry_in_ms * interval '1 millisecond'
+                        available_at = pg_catalog.clock_timestamp() + p.retry_in_ms * interval '1 millisecond',
+                        parked_at = CASE WHEN k.reason = 'scheduled' OR p.reason = 'failed' THEN pg_catalog.clock_timestamp() ELSE k.parked_at END
                    FROM pg_catalog.jsonb_to_recordset($1::pg_catalog.jsonb)
                         AS p(event_id pg_catalog.uuid, aggregate_key pg_catalog.uuid, reason pg_catalog.text, topic pg_catalog.text, error pg_catalog.text,
                              attempts pg_catalog.int4, retry_in_ms pg_catalog.int8)

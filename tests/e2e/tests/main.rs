@@ -1,7 +1,9 @@
 //! The scenarios, by theme, and their runner.
 //!
 //! `cargo test --release -p outbox-e2e`, with a part of a name behind `--` to run some of them. Two run side by side,
-//! each with a cluster of its own; those that measure time or load run alone./// `trials![scenario a, alone b]` makes the function `trials` of a module: its scenarios and how each runs.
+//! each with a cluster of its own; those that measure time or load run alone.
+
+/// `trials![scenario a, alone b]` makes the function `trials` of a module: its scenarios and how each runs.
 macro_rules! trials {
     ($($kind:ident $body:ident),* $(,)?) => {
         pub fn trials() -> Vec<libtest_mimic::Trial> {
@@ -33,7 +35,9 @@ mod retention;
 mod selftest;
 mod settings;
 mod soak;
+mod stage;
 mod standby;
+mod stuck_partitions;
 mod three_brokers;
 mod writers;
 
@@ -98,6 +102,7 @@ fn main() {
         standby::trials(),
         quiet::trials(),
         reads::trials(),
+        stuck_partitions::trials(),
         three_brokers::trials(),
         soak::trials(),
         selftest::trials(),

@@ -24,6 +24,20 @@ SELECT event_type, state FROM outbox_pending ORDER BY event_id;
 -- What was given up does not wait any more; what is behind it does.
 SELECT waiting, parked FROM outbox_status;
 
+-- The lag: of what waits behind since it was parked; of what is scheduled since it was due; of what is tried again since then.
+SELECT oldest_due_age > '30 days' AS old FROM outbox_status;
+BEGIN;
+DELETE FROM outbox_parked WHERE reason = 'behind';
+SELECT oldest_due_age FROM outbox_status;
+UPDATE outbox_parked SET reason = 'scheduled', available_at = now() + interval '1 hour' WHERE event_id = :'other';
+SELECT oldest_due_age FROM outbox_status;
+UPDATE outbox_parked SET available_at = now() - interval '1 hour' WHERE event_id = :'other';
+SELECT oldest_due_age BETWEEN '1 hour' AND '61 minutes' AS an_hour FROM outbox_status;
+DELETE FROM outbox_parked WHERE event_id = :'other';
+SELECT outbox_retry(:'refused');
+SELECT oldest_due_age < '1 minute' AS not_since_2026_began FROM outbox_status;
+ROLLBACK;
+
 -- Trying again: only what was given up.
 SELECT outbox_retry(:'sent');
 SELECT outbox_retry(:'behind');

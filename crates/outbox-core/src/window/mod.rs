@@ -1,7 +1,7 @@
 //! Steps in flight: what may be sent when, what waits, what is parked, and when a step may be settled.
 //!
 //! A window lives as long as one producer and one session of the relay. After a fatal error, a lost
-//! lease or a failed settle the relay drops it and starts a new one at the last settled cursor.
+//! lease or a settle that cannot be made the relay drops it and starts a new one at the last settled cursor.
 //! It is pure: no clock, no names of PostgreSQL or librdkafka, no input or output. One thread uses it.
 //!
 //! The life of an event:

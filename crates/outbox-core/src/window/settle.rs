@@ -18,8 +18,8 @@ impl<B> Window<B> {
         self.steps.front().is_some_and(|step| step.undecided == 0)
     }
 
-    /// Takes the longest run of complete steps from the front, or a part of it that parks many. If its transaction fails, the window
-    /// is of no more use: drop it and start at the ledger.
+    /// Takes the longest run of complete steps from the front, or a part of it that parks many. No other is taken before this one is
+    /// in the tables ([`Self::settled`]); where it never will be, the window is of no more use: drop it and start at the ledger.
     pub fn take_settlement(&mut self) -> Option<Settlement> {
         self.free_body_sent_out();
         let mut settlement = self.stalls.take_late();
@@ -101,6 +101,11 @@ impl<B> Window<B> {
         } else {
             self.topics.take_recovered()
         }
+    }
+
+    /// The read for [`Self::recovered_topics`] failed: they are named again.
+    pub fn parked_read_failed(&mut self) {
+        self.topics.recover_taken();
     }
 
     /// Whether a step of parked events is not settled yet; then no other may be read.

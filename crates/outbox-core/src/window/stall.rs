@@ -157,11 +157,12 @@ impl<B> Window<B> {
         self.stalls.due.len()
     }
 
-    /// Whether the producer holds so much for partitions that do not answer that it may soon take nothing for the others. A new
-    /// window with a new producer gives each such partition one event until it answers.
+    /// Whether the producer holds so much for partitions that do not answer that it may soon take nothing for the others, and a new one
+    /// would hold less: it gets one event for each such partition until that answers.
     pub fn abandoned_full(&self) -> bool {
-        self.stalls.due_bytes >= self.limits.max_abandoned_bytes
-            || self.abandoned_events() >= self.limits.max_abandoned_events
+        let much = self.stalls.due_bytes >= self.limits.max_abandoned_bytes
+            || self.abandoned_events() >= self.limits.max_abandoned_events;
+        much && self.stalls.lanes.values().any(|lane| lane.due > 1)
     }
 
     /// Whether so many rows are parked for partitions that nothing more may be read from the log.

@@ -193,7 +193,7 @@ fn run_until(relay: &mut Relay, rng: &mut Rng, done: impl Fn(&Relay) -> bool) ->
     for _ in 0..1_000 {
         round(relay, rng)?;
         let all_read = relay.tables.ledger_pos == relay.tables.log.len();
-        if all_read && relay.window.is_empty() && done(relay) {
+        if all_read && relay.window.is_empty() && relay.kept.is_none() && done(relay) {
             return Ok(());
         }
     }

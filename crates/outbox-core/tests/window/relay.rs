@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use outbox_core::partition::{murmur2, partition_for};
-use outbox_core::window::{Fate, Limits, Meta, ParkReason, Source, Ticket, TopicId, Window};
+use outbox_core::window::{Fate, Limits, Meta, ParkReason, Settlement, Source, Ticket, TopicId, Window};
 
 use crate::broker::{Broker, Presence, Report};
 use crate::support::Rng;
@@ -47,6 +47,8 @@ pub struct Relay {
     read_pos: EventNo,
     step_rows_max: usize,
     questions: VecDeque<TopicId>,
+    /// A settlement that could not be written yet.
+    pub kept: Option<Settlement>,
 }
 
 fn topic_name(topic: usize) -> String {
@@ -96,6 +98,7 @@ impl Relay {
             read_pos: 0,
             step_rows_max: 1 + rng.below(7),
             questions: VecDeque::new(),
+            kept: None,
         }
     }
 
@@ -119,6 +122,7 @@ impl Relay {
         }
         self.broker.close_producers();
         self.questions.clear();
+        self.kept = None;
         self.window = Window::new(self.limits.clone());
         self.read_pos = self.tables.ledger_pos;
         self.window.suspect(std::mem::take(&mut self.suspects));
@@ -301,17 +305,22 @@ impl Relay {
         self.window.topic_answer(id, answer, self.now_ms);
     }
 
-    /// One settle; it may fail, and then the session ends.
+    /// One settle; it may fail, and then the session ends, or it is kept and written later.
     pub fn settle(&mut self, rng: &mut Rng, may_fail: bool) -> Result<(), String> {
-        if !self.window.settleable() {
-            return Ok(());
-        }
-        let settlement = self
-            .window
-            .take_settlement()
-            .ok_or("settleable, but nothing to settle")?;
+        let settlement = match self.kept.take() {
+            Some(kept) => kept,
+            None if !self.window.settleable() => return Ok(()),
+            None => self
+                .window
+                .take_settlement()
+                .ok_or("settleable, but nothing to settle")?,
+        };
         if may_fail && rng.one_in(20) {
             self.restart(Ending::Orderly);
+            return Ok(());
+        }
+        if may_fail && rng.one_in(4) {
+            self.kept = Some(settlement);
             return Ok(());
         }
         let published = self.broker.appended.iter().map(|&(event, _)| event).collect();

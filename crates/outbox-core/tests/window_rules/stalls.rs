@@ -197,10 +197,14 @@ fn what_is_left_with_the_producer_for_silent_partitions_is_bounded() {
     story.delivered((3, 0));
     assert!(!story.window.abandoned_full(), "the report frees the producer's memory");
     (limits.max_abandoned_events, limits.max_abandoned_bytes) = (50, 20);
-    let mut story = Story::stalled_within(limits);
+    let mut story = Story::stalled_within(limits.clone());
     assert!(story.window.abandoned_full(), "two events of 10 bytes");
     story.fail((3, 1));
     assert!(!story.window.abandoned_full());
+    limits.max_abandoned_bytes = 10;
+    let mut story = Story::stalled_within(limits);
+    story.delivered((3, 0));
+    assert!(!story.window.abandoned_full(), "a new producer would get that one too");
 }
 
 #[test]
