@@ -137,7 +137,7 @@ pub fn define() {
     GucRegistry::define_int_guc(
         c"outbox_ext.max_in_flight_bytes",
         c"The relay reads no further while this much is read and not settled.",
-        c"Bounds the relay's memory: it holds about twice this much, plus one step, and half of it again while partitions do not answer.",
+        c"Bounds the relay's memory, to about twice this much and half of it again while partitions do not answer. Each event counts with its bytes and 512 more.",
         &MAX_IN_FLIGHT_BYTES,
         64,
         4 * 1024 * 1024,

@@ -32,6 +32,7 @@ impl Machine {
             ("PostgreSQL", said(pg_program("postgres"), &["--version"])),
             ("Apache Kafka", kafka()),
             ("librdkafka", rdkafka::util::get_rdkafka_version().1),
+            ("Debezium", debezium()),
             ("rustc", said("rustc", &["--version"])),
         ];
         Machine { facts, busy_cores }
@@ -103,6 +104,19 @@ fn system() -> String {
     let text = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
     name.unwrap_or("unknown").trim_matches('"').to_owned()
+}
+
+/// As the project file of its jars names them.
+fn debezium() -> String {
+    let project = fs::read_to_string(repository().join("bench/debezium/pom.xml")).unwrap_or_default();
+    let version = |of: &str| {
+        let (_, rest) = project.split_once(&format!("<{of}.version>"))?;
+        Some(rest.split_once('<')?.0.to_owned())
+    };
+    match (version("debezium"), version("kafka")) {
+        (Some(debezium), Some(connect)) => format!("{debezium} in Kafka Connect {connect}"),
+        _ => "unknown".to_owned(),
+    }
 }
 
 fn kafka() -> String {

@@ -204,6 +204,12 @@ pub fn on_exit(callback: unsafe extern "C-unwind" fn(c_int, pg_sys::Datum)) {
     unsafe { pg_sys::before_shmem_exit(Some(callback), pg_sys::Datum::from(0)) };
 }
 
+/// Gives memory that is free back to the system. The allocator keeps what a burst took, in the midst of its heaps, until it is told.
+pub fn trim_memory() {
+    // SAFETY: any thread may call it at any time.
+    unsafe { libc::malloc_trim(0) };
+}
+
 /// Sends pending statistics now: called before a long sleep.
 pub fn flush_statistics() {
     // SAFETY: outside any transaction.

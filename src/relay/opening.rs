@@ -22,6 +22,8 @@ use std::rc::Rc;
 
 /// Events in flight; what is known of each takes about 100 bytes.
 const IN_FLIGHT_EVENTS_MAX: usize = 200_000;
+/// What an event in flight takes besides its bytes: librdkafka's message, and an object for each header.
+const EVENT_OVERHEAD_BYTES: u64 = 512;
 /// Of events that librdkafka holds for partitions that do not answer.
 const ABANDONED_EVENTS_MAX: usize = IN_FLIGHT_EVENTS_MAX / 2;
 /// Rows of outbox_parked between two heartbeats while a session loads them: some 10 ms.
@@ -67,6 +69,7 @@ impl<'a> Session<'a> {
         let now = runtime::monotonic_ms();
         let mut window = Window::new(Limits {
             max_bytes: settings.max_in_flight_bytes as u64,
+            event_overhead_bytes: EVENT_OVERHEAD_BYTES,
             max_events: IN_FLIGHT_EVENTS_MAX,
             max_attempts: settings.max_attempts,
             partition_stall_ms: settings.partition_stall_ms,
@@ -180,6 +183,7 @@ impl<'a> Session<'a> {
             swept_at_ms: now,
             parked_not_before_ms: 0,
             orphans_at_ms: now,
+            untrimmed_bytes: 0,
             read_error: None,
             settling: Settling::default(),
             held_for_standbys: None,

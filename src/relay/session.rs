@@ -98,6 +98,8 @@ pub struct Session<'a> {
     /// Parked events that may go were looked for in vain: not again before this, lest the loop spin.
     pub(super) parked_not_before_ms: u64,
     pub(super) orphans_at_ms: u64,
+    /// Published since memory was last given back.
+    pub(super) untrimmed_bytes: u64,
     /// Why nothing could be read, last time.
     pub(super) read_error: Option<String>,
     /// Events that were refused by their own fault, until that is settled.
@@ -346,6 +348,10 @@ impl<'a> Session<'a> {
         }
         if !self.in_flight() {
             runtime::flush_statistics();
+            if self.untrimmed_bytes > self.settings.max_in_flight_bytes as u64 / 2 {
+                self.untrimmed_bytes = 0;
+                runtime::trim_memory();
+            }
         }
         if self.waiter.wait(timeout).postmaster_died {
             return Err(End::Shutdown);

@@ -174,6 +174,7 @@ impl Session<'_> {
 
     fn after_settle(&mut self, settlement: &Settlement) {
         self.slot.add_published(settlement.events, txn::now());
+        self.untrimmed_bytes += settlement.bytes;
         let parks = settlement.parks.iter().map(|park| (park.event_id, park.reason));
         let reparks = settlement.reparks.iter().map(|repark| (repark.event_id, repark.reason));
         let mut given_up = 0;

@@ -16,6 +16,7 @@ fn main() {
     let ids: Vec<String> = (0..50_000).map(|n| format!("order-{n:08}")).collect();
     let limits = Limits {
         max_bytes: 64 << 20,
+        event_overhead_bytes: 0,
         max_events: 100_000,
         retry_backoff_ms: 1_000,
         retry_backoff_max_ms: 60_000,

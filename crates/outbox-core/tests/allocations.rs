@@ -83,6 +83,7 @@ fn publish(window: &mut Window<()>, sent: &mut Vec<Ticket>) -> usize {
 fn the_good_path_allocates_by_the_step_and_not_by_the_event() {
     let mut window = Window::new(Limits {
         max_bytes: 1 << 30,
+        event_overhead_bytes: 0,
         max_events: 1 << 20,
         retry_backoff_ms: 1_000,
         retry_backoff_max_ms: 60_000,

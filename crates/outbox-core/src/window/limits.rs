@@ -6,6 +6,8 @@ use super::event::ParkReason;
 pub struct Limits {
     /// No further step is read above this many bytes in bodies or handed to the producer.
     pub max_bytes: u64,
+    /// What an event in flight takes in memory besides its bytes; counted with them.
+    pub event_overhead_bytes: u64,
     /// No further step is read above this many events in steps that are not settled.
     pub max_events: usize,
     /// The first delay before a missing topic is asked for again, or a refused event is tried again; doubles.

@@ -222,7 +222,8 @@ impl<B> Window<B> {
 
     /// Whether the limits allow another step, of whatever kind.
     pub fn can_read_parked(&self) -> bool {
-        self.bytes < self.limits.max_bytes && self.events < self.limits.max_events
+        let overhead = self.limits.event_overhead_bytes * self.in_flight_events() as u64;
+        self.bytes + overhead < self.limits.max_bytes && self.events < self.limits.max_events
     }
 
     /// Whether [`Self::recovered_topics`] would name any.
@@ -275,6 +276,7 @@ mod tests {
     fn step_numbers_may_wrap_around_while_steps_are_in_flight() {
         let limits = Limits {
             max_bytes: 1_000,
+            event_overhead_bytes: 0,
             max_events: 100,
             retry_backoff_ms: 1,
             retry_backoff_max_ms: 1,

@@ -65,6 +65,7 @@ fn topic_no(window: &Window<Vec<EventNo>>, id: TopicId) -> usize {
 fn new_limits(rng: &mut Rng) -> Limits {
     Limits {
         max_bytes: 50 + rng.below(500) as u64,
+        event_overhead_bytes: rng.below(5) as u64,
         max_events: 5 + rng.below(30),
         retry_backoff_ms: 100,
         retry_backoff_max_ms: 10_000,

@@ -28,6 +28,7 @@ type Written = (u8, &'static str, &'static str);
 fn limits() -> Limits {
     Limits {
         max_bytes: 1_000,
+        event_overhead_bytes: 0,
         max_events: 100,
         retry_backoff_ms: 1_000,
         retry_backoff_max_ms: 60_000,
