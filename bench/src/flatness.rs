@@ -1,8 +1,9 @@
 //! Part two: what an event costs when things have piled up, relative to the same server before they did.
 //!
-//! Each line has a stand of its own and is measured on it with and without: so neither the machine's mood nor the
-//! server's settings stand between the two. What is compared is the relay's CPU time an event, either over drains of a small backlog
-//! (`drains`) or at 2,000 events a second (`windows`).
+//! What is compared is the relay's CPU time an event, either over drains of a small backlog or at 2,000 events a second. One drain may take a
+//! quarter more than the next, by the machine's mood, which changes within minutes. So drains are compared in pairs: a second server
+//! with the same settings, small and clean, and the one where something has piled up, in turn (`in_turn`). Windows last a minute, and are compared
+//! on one server before and after (`windows`).
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ use crate::stand::{Stand, settle_disks};
 use crate::stats::{over, percentile};
 use crate::table::Table;
 
-/// Of each drain, and how many drains make a figure: of 300,000 events one may take a quarter more or less CPU than the next.
+/// Of each drain, and how many drains, or pairs of them, make a figure.
 const EVENTS: usize = 300_000;
 const DRAINS: usize = 5;
 /// Events a second of a window.
@@ -62,7 +63,12 @@ impl Line {
         (rate(&self.before), rate(&self.after))
     }
 
+    /// Of pairs the median of their ratios, else the ratio of the medians.
     fn ratio(&self) -> f64 {
+        if self.before.len() == self.after.len() {
+            let pairs: Vec<_> = self.before.iter().zip(&self.after).collect();
+            return over(&pairs, |(before, after)| after.cpu / before.cpu);
+        }
         let (before, after) = self.cpu();
         after / before
     }
@@ -144,6 +150,14 @@ impl Bench {
         (0..DRAINS).map(|_| self.drain(events)).collect()
     }
 
+    /// Drains of two servers in turn: what the machine's mood does to one it does to the other.
+    pub fn in_turn(clean: &mut Bench, piled_up: &mut Bench) -> (Vec<Probe>, Vec<Probe>) {
+        let events = clean.scale.events(EVENTS);
+        (0..DRAINS)
+            .map(|_| (clean.drain(events), piled_up.drain(events)))
+            .unzip()
+    }
+
     /// Inserts so many events while publishing is off, then measures how they are published.
     pub fn drain(&mut self, events: usize) -> Probe {
         self.stand.publish(&mut self.db, false);
@@ -221,7 +235,7 @@ impl Bench {
             before,
             after,
             dead_rows: dead as f64,
-            private_bytes: self.private_bytes(),
+            private_bytes: process::private_bytes(self.db.relay()) as f64,
             note,
         };
         let (before, after) = line.cpu();
@@ -230,11 +244,6 @@ impl Bench {
             line.ratio()
         );
         line
-    }
-
-    /// Of the relay.
-    pub fn private_bytes(&mut self) -> f64 {
-        process::private_bytes(self.db.relay()) as f64
     }
 
     pub fn end(self) {
@@ -263,8 +272,8 @@ pub fn measure(scale: Scale, only: Option<&str>) -> Section {
         name: "flatness",
         title: "What piles up must not cost",
         method: format!(
-            "CPU time of the relay an event, relative to the same server without it: medians of at least {DRAINS} drains of {:.0} events each, or of windows \
-             at {RATE} events/s. Autovacuum off, statistics gathered, unless the line says otherwise; settings at their defaults.",
+            "CPU time of the relay an event, relative to a server without it: {DRAINS} pairs of drains of {:.0} events each, on the one and the other in turn (the backlog of 10 M and the drain \
+             beside retention: one drain, with {DRAINS} on the other before it, and after the former), or a minute at {RATE} events/s, before and after on the same server. Autovacuum off, statistics gathered, unless the line says otherwise; settings at their defaults.",
             scale.events(EVENTS) as f64
         ),
         figures: figures

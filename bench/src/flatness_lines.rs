@@ -29,32 +29,19 @@ pub const ALL: [(&str, Measure); 8] = [
     ("retention", retention),
 ];
 
-/// A backlog of 10 million, and then as many published rows kept. They take minutes, in which the machine's mood may change: the
-/// small clean table is measured before and, emptied again, after them.
+/// A backlog of 10 million, and then as many published rows kept.
 fn backlog_and_kept(scale: Scale) -> Vec<Line> {
-    const BACKLOG: usize = 10_000_000;
-    let mut bench = Bench::new(scale, &[]);
-    let mut clean = bench.drains();
-    let events = scale.events(BACKLOG);
+    let (mut clean, mut bench) = (Bench::new(scale, &[]), Bench::new(scale, &[]));
+    let events = scale.events(10_000_000);
+    let mut around = clean.drains();
     let backlog = bench.drain(events);
-    let private_bytes = bench.private_bytes();
+    around.extend(clean.drains());
+    let note = format!("{events} events");
+    let mut lines = vec![bench.line("backlog of 10 M", BAR, around, vec![backlog], note)];
     bench.analyze();
-    let kept = bench.drains();
-    bench.db.run("TRUNCATE outbox_log");
-    bench.analyze();
-    clean.extend(bench.drains());
-    let mut line = bench.line(
-        "backlog of 10 M",
-        BAR,
-        clean.clone(),
-        vec![backlog],
-        format!("{events} events"),
-    );
-    line.private_bytes = private_bytes;
-    let lines = vec![
-        line,
-        bench.line("10 M published rows kept", BAR, clean, kept, String::new()),
-    ];
+    let (without, kept) = Bench::in_turn(&mut clean, &mut bench);
+    lines.push(bench.line("10 M published rows kept", BAR, without, kept, String::new()));
+    clean.end();
     bench.end();
     lines
 }
@@ -62,8 +49,7 @@ fn backlog_and_kept(scale: Scale) -> Vec<Line> {
 /// Two million events that are due tomorrow.
 fn scheduled(scale: Scale) -> Vec<Line> {
     let events = scale.events(2_000_000);
-    let mut bench = Bench::new(scale, &[]);
-    let before = bench.drains();
+    let (mut clean, mut bench) = (Bench::new(scale, &[]), Bench::new(scale, &[]));
     bench.stand.publish(&mut bench.db, false);
     insert_with(
         &mut bench.db,
@@ -75,8 +61,9 @@ fn scheduled(scale: Scale) -> Vec<Line> {
     bench.stand.publish(&mut bench.db, true);
     wait_parked(&mut bench.db, "scheduled", events);
     bench.analyze();
-    let after = bench.drains();
-    let line = bench.line("2 M scheduled for later", BAR, before, after, String::new());
+    let (without, with) = Bench::in_turn(&mut clean, &mut bench);
+    let line = bench.line("2 M scheduled for later", BAR, without, with, String::new());
+    clean.end();
     bench.end();
     vec![line]
 }
@@ -84,8 +71,8 @@ fn scheduled(scale: Scale) -> Vec<Line> {
 /// 50,000 aggregates, each with an event whose topic does not exist.
 fn held(scale: Scale) -> Vec<Line> {
     let aggregates = scale.events(50_000);
-    let mut bench = Bench::new(scale, &[("outbox_ext.kafka_options", "allow.auto.create.topics=false")]);
-    let before = bench.drains();
+    let settings = [("outbox_ext.kafka_options", "allow.auto.create.topics=false")];
+    let (mut clean, mut bench) = (Bench::new(scale, &settings), Bench::new(scale, &settings));
     bench.stand.publish(&mut bench.db, false);
     insert_with(
         &mut bench.db,
@@ -97,8 +84,9 @@ fn held(scale: Scale) -> Vec<Line> {
     bench.stand.publish(&mut bench.db, true);
     wait_parked(&mut bench.db, "topic", aggregates);
     bench.analyze();
-    let after = bench.drains();
-    let line = bench.line("50,000 aggregates held back", BAR_OPEN, before, after, String::new());
+    let (without, with) = Bench::in_turn(&mut clean, &mut bench);
+    let line = bench.line("50,000 aggregates held back", BAR_OPEN, without, with, String::new());
+    clean.end();
     bench.end();
     vec![line]
 }
@@ -168,7 +156,7 @@ fn statistics(scale: Scale) -> Vec<Line> {
         ("statistics never gathered", true),
         ("statistics gathered on 50,000 rows", false),
     ] {
-        let mut bench = Bench::new(scale, &[]);
+        let (mut clean, mut bench) = (Bench::new(scale, &[]), Bench::new(scale, &[]));
         if forget {
             bench.db.run(
                 "DELETE FROM pg_statistic
@@ -177,17 +165,14 @@ fn statistics(scale: Scale) -> Vec<Line> {
                   WHERE oid IN ('outbox_log'::regclass, 'outbox_batch'::regclass, 'outbox_parked'::regclass)",
             );
         }
-        bench.drain(scale.events(GROWN));
-        let after = bench.drains();
-        bench.analyze();
-        let before = bench.drains();
-        lines.push(bench.line(
-            name,
-            BAR,
-            before,
-            after,
-            "beside statistics gathered afterwards".to_owned(),
-        ));
+        for one in [&mut clean, &mut bench] {
+            one.drain(scale.events(GROWN));
+        }
+        clean.analyze();
+        let (gathered, not_gathered) = Bench::in_turn(&mut clean, &mut bench);
+        let note = "beside statistics gathered when the table had grown as well".to_owned();
+        lines.push(bench.line(name, BAR, gathered, not_gathered, note));
+        clean.end();
         bench.end();
     }
     lines
@@ -196,8 +181,7 @@ fn statistics(scale: Scale) -> Vec<Line> {
 /// Two million published rows are deleted by retention while others are published.
 fn retention(scale: Scale) -> Vec<Line> {
     let events = scale.events(2_000_000);
-    let mut bench = Bench::new(scale, &[]);
-    let before = bench.drains();
+    let (mut clean, mut bench) = (Bench::new(scale, &[]), Bench::new(scale, &[]));
     bench.drain(events);
     let rows = |db: &mut Db| db.one::<i64>("SELECT count(*) FROM outbox_log");
     let kept = rows(&mut bench.db);
@@ -205,6 +189,7 @@ fn retention(scale: Scale) -> Vec<Line> {
     let (aggregate_type, topic) = bench.stand.new_topic("flat");
     let backlog = scale.events(1_000_000);
     backlog::insert(&mut bench.db, Table::Event, &aggregate_type, Size::Usual, backlog);
+    let without = clean.drains();
     bench.stand.cluster.configure(&[("outbox_ext.retention", "0")]);
     let after = bench.go(backlog, &topic);
     let deleted = kept + backlog as i64 - rows(&mut bench.db);
@@ -212,11 +197,12 @@ fn retention(scale: Scale) -> Vec<Line> {
     let mut line = bench.line(
         "retention deleting 2 M rows meanwhile",
         BAR,
-        before,
+        without,
         vec![after],
         format!("{deleted} rows deleted while {backlog} events were published"),
     );
     line.dead_rows = 0.0;
+    clean.end();
     bench.end();
     vec![line]
 }
