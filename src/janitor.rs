@@ -117,10 +117,12 @@ fn sweep(settings: &Settings) -> Result<u64, crate::pg::error::ServerError> {
                 from = last;
                 deleted += rows;
             }
-            None if in_extension(|spi, schema| unparked_meanwhile(spi, schema, &horizon))? == Some(true) => {
-                horizon.unparked_since = true;
-            }
-            None => break,
+            // Whatever is known of is looked up; else it may be news that ended the deleting.
+            None if horizon.unparked_since => break,
+            None => match in_extension(|spi, schema| unparked_meanwhile(spi, schema, &horizon))? {
+                Some(true) => horizon.unparked_since = true,
+                _ => break,
+            },
         }
         pgrx::check_for_interrupts!();
     }
@@ -171,11 +173,8 @@ fn horizon(spi: &Spi, schema: &str, retention_s: u64) -> Option<Horizon> {
     })
 }
 
-/// Whether an event was published out of outbox_parked since the horizon was looked for, and it was believed that none had been: nothing more was deleted then.
+/// Whether an event was published out of outbox_parked since the horizon was looked for.
 fn unparked_meanwhile(spi: &Spi, schema: &str, horizon: &Horizon) -> bool {
-    if horizon.unparked_since {
-        return false;
-    }
     let sql = format!("SELECT EXISTS ({})", unparked_after(schema, "$1"));
     let rows = spi.run(&sql, &[t::INT8], &[Some(horizon.known_upto.into())], Access::Read);
     rows.bool(0, 0) == Some(true)

@@ -1,4 +1,4 @@
-//! Part two: what an event costs when things have piled up, relative to the same server before they did.
+//! Part two: what an event costs when things have piled up, relative to a server where they have not.
 //!
 //! What is compared is the relay's CPU time an event, either over drains of a small backlog or at 2,000 events a second. One drain may take a
 //! quarter more than the next, by the machine's mood, which changes within minutes. So drains are compared in pairs: a second server

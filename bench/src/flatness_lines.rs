@@ -49,46 +49,59 @@ fn backlog_and_kept(scale: Scale) -> Vec<Line> {
 /// Two million events that are due tomorrow.
 fn scheduled(scale: Scale) -> Vec<Line> {
     let events = scale.events(2_000_000);
-    let (mut clean, mut bench) = (Bench::new(scale, &[]), Bench::new(scale, &[]));
-    bench.stand.publish(&mut bench.db, false);
-    insert_with(
-        &mut bench.db,
-        "later",
-        events,
-        &format!("'customer-' || n % {AGGREGATES}"),
-        ("available_at", "now() + interval '1 day'"),
-    );
-    bench.stand.publish(&mut bench.db, true);
-    wait_parked(&mut bench.db, "scheduled", events);
-    bench.analyze();
-    let (without, with) = Bench::in_turn(&mut clean, &mut bench);
-    let line = bench.line("2 M scheduled for later", BAR, without, with, String::new());
-    clean.end();
-    bench.end();
-    vec![line]
+    vec![beside_clean("2 M scheduled for later", BAR, scale, &[], |_, bench| {
+        let id = format!("'customer-' || n % {AGGREGATES}");
+        let tomorrow = ("available_at", "now() + interval '1 day'");
+        park(bench, "scheduled", "later", events, &id, tomorrow);
+    })]
 }
 
 /// 50,000 aggregates, each with an event whose topic does not exist.
 fn held(scale: Scale) -> Vec<Line> {
     let aggregates = scale.events(50_000);
     let settings = [("outbox_ext.kafka_options", "allow.auto.create.topics=false")];
-    let (mut clean, mut bench) = (Bench::new(scale, &settings), Bench::new(scale, &settings));
-    bench.stand.publish(&mut bench.db, false);
-    insert_with(
-        &mut bench.db,
-        "held",
-        aggregates,
-        "'held-' || n",
-        ("topic", "'nowhere'"),
-    );
-    bench.stand.publish(&mut bench.db, true);
-    wait_parked(&mut bench.db, "topic", aggregates);
-    bench.analyze();
+    vec![beside_clean(
+        "50,000 aggregates held back",
+        BAR_OPEN,
+        scale,
+        &settings,
+        |_, bench| {
+            park(
+                bench,
+                "topic",
+                "held",
+                aggregates,
+                "'held-' || n",
+                ("topic", "'nowhere'"),
+            );
+        },
+    )]
+}
+
+/// Drains of a clean server and of one where something has piled up, in turn. `pile_up` gets both.
+fn beside_clean(
+    name: &str,
+    bar: f64,
+    scale: Scale,
+    settings: &[(&str, &str)],
+    pile_up: impl FnOnce(&mut Bench, &mut Bench),
+) -> Line {
+    let (mut clean, mut bench) = (Bench::new(scale, settings), Bench::new(scale, settings));
+    pile_up(&mut clean, &mut bench);
     let (without, with) = Bench::in_turn(&mut clean, &mut bench);
-    let line = bench.line("50,000 aggregates held back", BAR_OPEN, without, with, String::new());
+    let line = bench.line(name, bar, without, with, String::new());
     clean.end();
     bench.end();
-    vec![line]
+    line
+}
+
+/// Emits events with a further column, and waits until all are parked for that reason.
+fn park(bench: &mut Bench, reason: &str, kind: &str, events: usize, aggregate_id: &str, further: (&str, &str)) {
+    bench.stand.publish(&mut bench.db, false);
+    insert_with(&mut bench.db, kind, events, aggregate_id, further);
+    bench.stand.publish(&mut bench.db, true);
+    wait_parked(&mut bench.db, reason, events);
+    bench.analyze();
 }
 
 /// A REPEATABLE READ snapshot that is held for five minutes.
@@ -151,31 +164,27 @@ fn idle_writers(scale: Scale) -> Vec<Line> {
 /// Statistics that were never gathered, and such that were gathered when the tables were all but empty.
 fn statistics(scale: Scale) -> Vec<Line> {
     const GROWN: usize = 1_000_000;
-    let mut lines = Vec::new();
-    for (name, forget) in [
-        ("statistics never gathered", true),
-        ("statistics gathered on 50,000 rows", false),
-    ] {
-        let (mut clean, mut bench) = (Bench::new(scale, &[]), Bench::new(scale, &[]));
-        if forget {
-            bench.db.run(
-                "DELETE FROM pg_statistic
-                  WHERE starelid IN ('outbox_log'::regclass, 'outbox_batch'::regclass, 'outbox_parked'::regclass);
-                 UPDATE pg_class SET reltuples = -1, relpages = 0, relallvisible = 0
-                  WHERE oid IN ('outbox_log'::regclass, 'outbox_batch'::regclass, 'outbox_parked'::regclass)",
-            );
-        }
-        for one in [&mut clean, &mut bench] {
-            one.drain(scale.events(GROWN));
-        }
-        clean.analyze();
-        let (gathered, not_gathered) = Bench::in_turn(&mut clean, &mut bench);
-        let note = "beside statistics gathered when the table had grown as well".to_owned();
-        lines.push(bench.line(name, BAR, gathered, not_gathered, note));
-        clean.end();
-        bench.end();
-    }
-    lines
+    let line = |name, forget: bool| Line {
+        note: "beside statistics gathered when the table had grown as well".to_owned(),
+        ..beside_clean(name, BAR, scale, &[], |clean, bench| {
+            if forget {
+                bench.db.run(
+                    "DELETE FROM pg_statistic
+                      WHERE starelid IN ('outbox_log'::regclass, 'outbox_batch'::regclass, 'outbox_parked'::regclass);
+                     UPDATE pg_class SET reltuples = -1, relpages = 0, relallvisible = 0
+                      WHERE oid IN ('outbox_log'::regclass, 'outbox_batch'::regclass, 'outbox_parked'::regclass)",
+                );
+            }
+            for grown in [&mut *clean, bench] {
+                grown.drain(scale.events(GROWN));
+            }
+            clean.analyze();
+        })
+    };
+    vec![
+        line("statistics never gathered", true),
+        line("statistics gathered on 50,000 rows", false),
+    ]
 }
 
 /// Two million published rows are deleted by retention while others are published.

@@ -364,15 +364,6 @@ impl<'a> Session<'a> {
         &mut self,
         isolation: Isolation,
         body: impl FnOnce(&mut Self, &Spi) -> T,
-    ) -> Result<T, End> {
-        Ok(self.try_transaction(isolation, body)?)
-    }
-
-    /// The same, where the session may go on after an error.
-    pub(super) fn try_transaction<T>(
-        &mut self,
-        isolation: Isolation,
-        body: impl FnOnce(&mut Self, &Spi) -> T,
     ) -> Result<T, ServerError> {
         txn::run(isolation, |transaction| {
             transaction.become_owner(self.place.owner);

@@ -36,7 +36,7 @@ impl Session<'_> {
             return self.settle();
         }
         if self.in_flight() && self.lease_needs_extension(now) {
-            let extended = self.try_transaction(Isolation::ReadCommitted, |session, spi| {
+            let extended = self.transaction(Isolation::ReadCommitted, |session, spi| {
                 session
                     .store
                     .extend(spi, &session.token, session.settings.lease_duration_ms)
@@ -102,7 +102,8 @@ impl Session<'_> {
         };
         let extend = self.lease_needs_extension(runtime::monotonic_ms());
         match self.write(&settlement, extend) {
-            Ok(written) => self.settled(&settlement, written),
+            Ok(Some(written)) => self.settled(&settlement, written),
+            Ok(None) => Err(End::Superseded),
             Err(error) if error.may_pass() => {
                 let retry_at_ms = runtime::monotonic_ms() + RETRY_MS;
                 if extend {
@@ -120,24 +121,27 @@ impl Session<'_> {
         }
     }
 
-    /// The transaction of a settle.
-    fn write(&mut self, settlement: &Settlement, extend: bool) -> Result<Written, ServerError> {
+    /// The transaction of a settle. None, with nothing written, when the lease is somebody else's.
+    fn write(&mut self, settlement: &Settlement, extend: bool) -> Result<Option<Written>, ServerError> {
         let now = runtime::monotonic_ms();
         let cursor = settlement.cursor.clone().unwrap_or_else(|| self.settled_cursor.clone());
         let batch_no = self.batch_no + 1;
-        let (held, all_there, replaced) = self.try_transaction(Isolation::ReadCommitted, |session, spi| {
+        let written = self.transaction(Isolation::ReadCommitted, |session, spi| {
             let store = &session.store;
             if !store.settle(spi, batch_no, &cursor, settlement, &session.token) {
-                return (false, true, false);
+                return None;
             }
             let parked = store.park(spi, settlement, &session.window);
             let reparked = store.repark(spi, settlement, &session.window);
             if extend {
                 store.extend(spi, &session.token, session.settings.lease_duration_ms);
             }
-            (true, parked.all_there && reparked, parked.replaced)
+            Some(Written {
+                all_there: parked.all_there && reparked,
+                replaced: parked.replaced,
+            })
         })?;
-        if held {
+        if written.is_some() {
             self.batch_no = batch_no;
             self.settled_cursor = cursor;
             self.settled_at_ms = now;
@@ -145,18 +149,11 @@ impl Session<'_> {
                 self.lease_until_ms = now + self.settings.lease_duration_ms;
             }
         }
-        Ok(Written {
-            held,
-            all_there,
-            replaced,
-        })
+        Ok(written)
     }
 
     /// What follows from the transaction of a settle.
     fn settled(&mut self, settlement: &Settlement, written: Written) -> Result<(), End> {
-        if !written.held {
-            return Err(End::Superseded);
-        }
         self.settling = Settling::Ready;
         self.window.settled(settlement);
         self.after_settle(settlement);
@@ -192,10 +189,8 @@ impl Session<'_> {
     }
 }
 
-/// What a settle found.
+/// What a settle found when it was written.
 struct Written {
-    /// The lease was ours; else nothing was written.
-    held: bool,
     /// Each event that was parked still has its row in the log.
     all_there: bool,
     /// One took the place of a parked row whose event had been deleted.

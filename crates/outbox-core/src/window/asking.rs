@@ -21,6 +21,41 @@ pub(super) struct Asks {
 }
 
 impl Asks {
+    fn put(&mut self, id: TopicId, is_missing: bool, at_ms: u64) {
+        let asks = if is_missing {
+            &mut self.missing
+        } else {
+            &mut self.in_use
+        };
+        asks.insert((at_ms, id));
+    }
+
+    fn remove(&mut self, id: TopicId, at_ms: u64) {
+        self.in_use.remove(&(at_ms, id));
+        self.missing.remove(&(at_ms, id));
+    }
+
+    /// When there will be something to take.
+    fn next_at(&self) -> Option<u64> {
+        let missing = (self.missing_open < MISSING_AT_ONCE).then(|| self.missing.first());
+        let first = self.in_use.first().into_iter().chain(missing.flatten());
+        first.map(|&(at_ms, _)| at_ms).min()
+    }
+
+    /// The next topic to be asked about, and whether that counts as a question about a missing one. Those in use come first.
+    fn take_due(&mut self, now_ms: u64) -> Option<(TopicId, bool)> {
+        let is_due = |first: &&(u64, TopicId)| first.0 <= now_ms;
+        if self.in_use.first().filter(is_due).is_some() {
+            return self.in_use.pop_first().map(|(_, id)| (id, false));
+        }
+        if self.missing_open == MISSING_AT_ONCE {
+            return None;
+        }
+        self.missing.first().filter(is_due)?;
+        self.missing_open += 1;
+        self.missing.pop_first().map(|(_, id)| (id, true))
+    }
+
     pub fn missing_answered(&mut self) {
         self.missing_open -= 1;
     }
@@ -34,42 +69,25 @@ impl Topics {
         }
         let is_missing = matches!(topic.state, State::Missing { .. });
         if let Some(before) = topic.ask_at.replace(at_ms) {
-            self.asks.in_use.remove(&(before, id));
-            self.asks.missing.remove(&(before, id));
+            self.asks.remove(id, before);
         }
-        let asks = &mut self.asks;
-        if is_missing {
-            &mut asks.missing
-        } else {
-            &mut asks.in_use
-        }
-        .insert((at_ms, id));
+        self.asks.put(id, is_missing, at_ms);
     }
 
     pub fn take_due(&mut self, now_ms: u64) -> Vec<TopicId> {
         let mut due = Vec::new();
-        let is_due = |first: Option<&(u64, TopicId)>| first.is_some_and(|&(at_ms, _)| at_ms <= now_ms);
-        while is_due(self.asks.in_use.first()) {
-            due.extend(self.asks.in_use.pop_first().map(|(_, id)| id));
-        }
-        let of_missing = due.len();
-        while self.asks.missing_open < MISSING_AT_ONCE && is_due(self.asks.missing.first()) {
-            due.extend(self.asks.missing.pop_first().map(|(_, id)| id));
-            self.asks.missing_open += 1;
-        }
-        for (n, &id) in due.iter().enumerate() {
+        while let Some((id, as_missing)) = self.asks.take_due(now_ms) {
             let topic = self.get_mut(id);
             topic.ask_at = None;
             topic.question_open = true;
-            topic.asked_as_missing = n >= of_missing;
+            topic.asked_as_missing = as_missing;
+            due.push(id);
         }
         due
     }
 
     pub fn next_ask_at(&self) -> Option<u64> {
-        let missing = (self.asks.missing_open < MISSING_AT_ONCE).then(|| self.asks.missing.first());
-        let first = self.asks.in_use.first().into_iter().chain(missing.flatten());
-        first.map(|&(at_ms, _)| at_ms).min()
+        self.asks.next_at()
     }
 
     /// Rows parked for the topic are to be read, if it can be written.
