@@ -2,8 +2,8 @@
 //!
 //! What is compared is the relay's CPU time an event, either over drains of a small backlog or at 2,000 events a second. One drain may take a
 //! quarter more than the next, by the machine's mood, which changes within minutes. So drains are compared in pairs: a second server
-//! with the same settings, small and clean, and the one where something has piled up, in turn (`in_turn`). Windows last a minute, and are compared
-//! on one server before and after (`windows`).
+//! with the same settings, small and clean, and the one where something has piled up, in turn (`in_turn`); a large backlog is drained in
+//! pieces for that (`piece`). Windows last a minute, and are compared on one server before and after (`windows`).
 
 use std::time::{Duration, Instant};
 
@@ -22,9 +22,11 @@ use crate::stand::{Stand, settle_disks};
 use crate::stats::{over, percentile};
 use crate::table::Table;
 
-/// Of each drain, and how many drains, or pairs of them, make a figure.
+/// How many pairs of drains make a figure.
+const DRAINS: usize = 7;
+/// Events of each drain, and of each where what piles up shows only later: retention starts after a second, a large backlog outgrows the server's buffers.
 const EVENTS: usize = 300_000;
-const DRAINS: usize = 5;
+pub const LARGE: usize = 1_000_000;
 /// Events a second of a window.
 const RATE: usize = 2_000;
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -53,9 +55,10 @@ pub struct Line {
 }
 
 impl Line {
+    /// The mean: the machine's mood has two states, and a median would be one of them.
     fn cpu(&self) -> (f64, f64) {
-        let cpu = |probes: &[Probe]| over(probes, |probe| probe.cpu);
-        (cpu(&self.before), cpu(&self.after))
+        let mean = |probes: &[Probe]| probes.iter().map(|probe| probe.cpu).sum::<f64>() / probes.len() as f64;
+        (mean(&self.before), mean(&self.after))
     }
 
     fn rate(&self) -> (f64, f64) {
@@ -63,12 +66,7 @@ impl Line {
         (rate(&self.before), rate(&self.after))
     }
 
-    /// Of pairs the median of their ratios, else the ratio of the medians.
     fn ratio(&self) -> f64 {
-        if self.before.len() == self.after.len() {
-            let pairs: Vec<_> = self.before.iter().zip(&self.after).collect();
-            return over(&pairs, |(before, after)| after.cpu / before.cpu);
-        }
         let (before, after) = self.cpu();
         after / before
     }
@@ -113,6 +111,21 @@ impl Line {
     }
 }
 
+/// Events that wait on a stand, to be drained in as many pieces as there are pairs of drains.
+pub struct Backlog {
+    pub events: usize,
+    topic: String,
+    settled_before: i64,
+}
+
+/// A drain that is on its way.
+struct Started {
+    relay: i32,
+    cpu: f64,
+    settled: i64,
+    rate: f64,
+}
+
 /// A stand on which lines are measured. Autovacuum is off: nothing sweeps up or gathers statistics unless a line says so.
 pub struct Bench {
     pub stand: Stand,
@@ -144,39 +157,78 @@ impl Bench {
             .run("ANALYZE outbox_log; ANALYZE outbox_batch; ANALYZE outbox_parked");
     }
 
-    /// Several drains of a small backlog.
-    pub fn drains(&mut self) -> Vec<Probe> {
-        let events = self.scale.events(EVENTS);
-        (0..DRAINS).map(|_| self.drain(events)).collect()
+    /// Drains of so many events on a clean server, and probes of another one, in turn: what the machine's mood does to one it does to the other.
+    /// `probe` is told how many there were before.
+    pub fn in_turn(
+        clean: &mut Bench,
+        events: usize,
+        mut probe: impl FnMut(usize) -> Probe,
+    ) -> (Vec<Probe>, Vec<Probe>) {
+        (0..DRAINS).map(|turn| (clean.drain(events), probe(turn))).unzip()
     }
 
-    /// Drains of two servers in turn: what the machine's mood does to one it does to the other.
-    pub fn in_turn(clean: &mut Bench, piled_up: &mut Bench) -> (Vec<Probe>, Vec<Probe>) {
+    /// Drains of small backlogs on both servers in turn.
+    pub fn drains_in_turn(clean: &mut Bench, piled_up: &mut Bench) -> (Vec<Probe>, Vec<Probe>) {
         let events = clean.scale.events(EVENTS);
-        (0..DRAINS)
-            .map(|_| (clean.drain(events), piled_up.drain(events)))
-            .unzip()
+        Bench::in_turn(clean, events, |_| piled_up.drain(events))
     }
 
     /// Inserts so many events while publishing is off, then measures how they are published.
     pub fn drain(&mut self, events: usize) -> Probe {
+        let backlog = self.backlog(events);
+        self.drain_all(&backlog)
+    }
+
+    pub fn drain_all(&mut self, backlog: &Backlog) -> Probe {
+        self.drain_rest(backlog, backlog.events)
+    }
+
+    /// Inserts so many events, publishing being off from now on.
+    pub fn backlog(&mut self, events: usize) -> Backlog {
         self.stand.publish(&mut self.db, false);
         let (aggregate_type, topic) = self.stand.new_topic("flat");
         backlog::insert(&mut self.db, Table::Event, &aggregate_type, Size::Usual, events);
-        self.go(events, &topic)
+        settle_disks(&mut self.db);
+        Backlog {
+            events,
+            topic,
+            settled_before: settled(&mut self.db),
+        }
     }
 
-    /// Measures how a backlog is published that is there already, publishing being off.
-    pub fn go(&mut self, events: usize, topic: &str) -> Probe {
-        let settled_before = settled(&mut self.db);
-        settle_disks(&mut self.db);
+    /// Measures how the next piece of a backlog is published; publishing is off again afterwards, except after the last.
+    pub fn piece(&mut self, backlog: &Backlog, turn: usize) -> Probe {
+        let left = backlog.events - (settled(&mut self.db) - backlog.settled_before) as usize;
+        if turn == DRAINS - 1 {
+            return self.drain_rest(backlog, left);
+        }
+        let started = self.publish_until(left / (DRAINS - turn));
+        // What was read is settled before the relay stops: its cost is of this piece, and so it counts in it.
+        self.stand.publish(&mut self.db, false);
+        self.probe(&started)
+    }
+
+    fn drain_rest(&mut self, backlog: &Backlog, left: usize) -> Probe {
+        let started = self.publish_until(left);
+        let probe = self.probe(&started);
+        assert_eq!(
+            self.stand.broker.count(&backlog.topic),
+            backlog.events,
+            "each event once"
+        );
+        probe
+    }
+
+    /// Switches publishing on and waits until so many events are settled.
+    fn publish_until(&mut self, events: usize) -> Started {
         let relay = self.db.relay();
-        let cpu = process::cpu_seconds(relay);
+        let (settled_before, cpu) = (settled(&mut self.db), process::cpu_seconds(relay));
         let began = Instant::now();
         self.stand.cluster.configure(&[("outbox_ext.enabled", "on")]);
         self.db.run("SELECT pg_reload_conf()");
+        let mut done = 0;
         let all = try_wait(DEADLINE, || {
-            let done = settled(&mut self.db) - settled_before;
+            done = settled(&mut self.db) - settled_before;
             if done >= events as i64 {
                 return Ok(());
             }
@@ -184,12 +236,20 @@ impl Bench {
             Err(format!("{done} of {events} settled, status {}", self.db.status()))
         });
         all.unwrap_or_else(|seen| panic!("not drained within {DEADLINE:?}: {seen}"));
-        let took = began.elapsed().as_secs_f64();
-        assert_eq!(self.db.relay(), relay, "the same relay all the time");
-        assert_eq!(self.stand.broker.count(topic), events, "each event once");
+        Started {
+            relay,
+            cpu,
+            settled: settled_before,
+            rate: done as f64 / began.elapsed().as_secs_f64(),
+        }
+    }
+
+    fn probe(&mut self, started: &Started) -> Probe {
+        assert_eq!(self.db.relay(), started.relay, "the same relay all the time");
+        let cpu = process::cpu_seconds(started.relay) - started.cpu;
         Probe {
-            cpu: (process::cpu_seconds(relay) - cpu) / events as f64 * 1e6,
-            rate: events as f64 / took,
+            cpu: cpu / (settled(&mut self.db) - started.settled) as f64 * 1e6,
+            rate: started.rate,
             p99: None,
         }
     }
@@ -272,9 +332,10 @@ pub fn measure(scale: Scale, only: Option<&str>) -> Section {
         name: "flatness",
         title: "What piles up must not cost",
         method: format!(
-            "CPU time of the relay an event, relative to a server without it: {DRAINS} pairs of drains of {:.0} events each, on the one and the other in turn (the backlog of 10 M and the drain \
-             beside retention: one drain, with {DRAINS} on the other before it, and after the former), or a minute at {RATE} events/s, before and after on the same server. Autovacuum off, statistics gathered, unless the line says otherwise; settings at their defaults.",
-            scale.events(EVENTS) as f64
+            "CPU time of the relay an event, relative to a server without it: the mean of {DRAINS} pairs of drains of {} events each, on the one and the other in turn (the backlog of 10 M in \
+             {DRAINS} pieces, and beside retention {large} events, each beside drains of {large}), or a minute at {RATE} events/s, before and after on the same server. Autovacuum off, statistics gathered, unless the line says otherwise; settings at their defaults.",
+            scale.events(EVENTS),
+            large = scale.events(LARGE),
         ),
         figures: figures
             .chain([Figure::at_most(

@@ -3,9 +3,8 @@
 use outbox_e2e::{Db, seconds};
 
 use crate::args::Scale;
-use crate::backlog::{self, AGGREGATES, EVENT_TYPE, Size, payload_sql};
-use crate::flatness::{Bench, Line, Probe, wait_parked};
-use crate::table::Table;
+use crate::backlog::{AGGREGATES, EVENT_TYPE, Size, payload_sql};
+use crate::flatness::{Bench, LARGE, Line, Probe, wait_parked};
 
 /// What the cost may grow to; with old snapshots, open transactions and held aggregates a little more.
 const BAR: f64 = 1.1;
@@ -32,18 +31,18 @@ pub const ALL: [(&str, Measure); 8] = [
 /// A backlog of 10 million, and then as many published rows kept.
 fn backlog_and_kept(scale: Scale) -> Vec<Line> {
     let (mut clean, mut bench) = (Bench::new(scale, &[]), Bench::new(scale, &[]));
-    let events = scale.events(10_000_000);
-    let mut around = clean.drains();
-    let backlog = bench.drain(events);
-    around.extend(clean.drains());
-    let note = format!("{events} events");
-    let mut lines = vec![bench.line("backlog of 10 M", BAR, around, vec![backlog], note)];
+    let backlog = bench.backlog(scale.events(10_000_000));
+    let (without, with) = Bench::in_turn(&mut clean, scale.events(LARGE), |turn| bench.piece(&backlog, turn));
+    let note = format!("{} events", backlog.events);
+    let backlog = bench.line("backlog of 10 M", BAR, without, with, note);
+    clean.end();
     bench.analyze();
-    let (without, kept) = Bench::in_turn(&mut clean, &mut bench);
-    lines.push(bench.line("10 M published rows kept", BAR, without, kept, String::new()));
+    let mut clean = Bench::new(scale, &[]);
+    let (without, with) = Bench::drains_in_turn(&mut clean, &mut bench);
+    let kept = bench.line("10 M published rows kept", BAR, without, with, String::new());
     clean.end();
     bench.end();
-    lines
+    vec![backlog, kept]
 }
 
 /// Two million events that are due tomorrow.
@@ -88,7 +87,7 @@ fn beside_clean(
 ) -> Line {
     let (mut clean, mut bench) = (Bench::new(scale, settings), Bench::new(scale, settings));
     pile_up(&mut clean, &mut bench);
-    let (without, with) = Bench::in_turn(&mut clean, &mut bench);
+    let (without, with) = Bench::drains_in_turn(&mut clean, &mut bench);
     let line = bench.line(name, bar, without, with, String::new());
     clean.end();
     bench.end();
@@ -187,32 +186,26 @@ fn statistics(scale: Scale) -> Vec<Line> {
     ]
 }
 
-/// Two million published rows are deleted by retention while others are published.
+/// Two million published rows are deleted by retention while others are published: on a new server for each drain, for dead rows would remain.
 fn retention(scale: Scale) -> Vec<Line> {
-    let events = scale.events(2_000_000);
-    let (mut clean, mut bench) = (Bench::new(scale, &[]), Bench::new(scale, &[]));
-    bench.drain(events);
-    let rows = |db: &mut Db| db.one::<i64>("SELECT count(*) FROM outbox_log");
-    let kept = rows(&mut bench.db);
-    bench.stand.publish(&mut bench.db, false);
-    let (aggregate_type, topic) = bench.stand.new_topic("flat");
-    let backlog = scale.events(1_000_000);
-    backlog::insert(&mut bench.db, Table::Event, &aggregate_type, Size::Usual, backlog);
-    let without = clean.drains();
-    bench.stand.cluster.configure(&[("outbox_ext.retention", "0")]);
-    let after = bench.go(backlog, &topic);
-    let deleted = kept + backlog as i64 - rows(&mut bench.db);
-    // Dead rows are its very work: they are not counted.
-    let mut line = bench.line(
-        "retention deleting 2 M rows meanwhile",
-        BAR,
-        without,
-        vec![after],
-        format!("{deleted} rows deleted while {backlog} events were published"),
-    );
-    line.dead_rows = 0.0;
+    let mut clean = Bench::new(scale, &[]);
+    let events = scale.events(LARGE);
+    let rows = |bench: &mut Bench| bench.db.one::<i64>("SELECT count(*) FROM outbox_log");
+    let mut deleted = Vec::new();
+    let (without, with) = Bench::in_turn(&mut clean, events, |_| {
+        let mut bench = Bench::new(scale, &[]);
+        bench.drain(scale.events(2_000_000));
+        let backlog = bench.backlog(events);
+        let before = rows(&mut bench);
+        bench.stand.cluster.configure(&[("outbox_ext.retention", "0")]);
+        let probe = bench.drain_all(&backlog);
+        deleted.push(before - rows(&mut bench));
+        bench.end();
+        probe
+    });
+    let note = format!("rows deleted during each drain: {deleted:?}; dead rows and memory: without retention");
+    let line = clean.line("retention deleting 2 M rows meanwhile", BAR, without, with, note);
     clean.end();
-    bench.end();
     vec![line]
 }
 

@@ -83,9 +83,9 @@ unsafe impl SqlTranslatable for Returned {
     const RETURN_SQL: Result<ReturnsRef, ReturnsError> = Ok(ReturnsRef::One(SqlMappingRef::Skip));
 }
 
-/// The text or bytea of a varlena datum, copied to the end of `out`; returns how many bytes.
-pub fn append_varlena(datum: Datum, out: &mut Vec<u8>) -> usize {
-    // SAFETY: the caller selected a text column; a detoasted copy, if one is made, is freed when it was copied.
+/// Shows the text or bytea of a varlena datum.
+pub fn with_varlena<R>(datum: Datum, look: impl FnOnce(&[u8]) -> R) -> R {
+    // SAFETY: the caller selected a text column; a detoasted copy, if one is made, is freed when it was looked at.
     unsafe {
         let stored: *mut pg_sys::varlena = datum.cast_mut_ptr();
         let varlena = if stands_as_it_is(stored) {
@@ -93,14 +93,20 @@ pub fn append_varlena(datum: Datum, out: &mut Vec<u8>) -> usize {
         } else {
             pg_sys::pg_detoast_datum_packed(stored)
         };
-        let bytes = varlena_to_byte_slice(varlena);
-        out.extend_from_slice(bytes);
-        let len = bytes.len();
+        let seen = look(varlena_to_byte_slice(varlena));
         if varlena != stored {
             pg_sys::pfree(varlena.cast());
         }
-        len
+        seen
     }
+}
+
+/// The text or bytea of a varlena datum, copied to the end of `out`; returns how many bytes.
+pub fn append_varlena(datum: Datum, out: &mut Vec<u8>) -> usize {
+    with_varlena(datum, |bytes| {
+        out.extend_from_slice(bytes);
+        bytes.len()
+    })
 }
 
 /// Whether a varlena is neither compressed nor stored elsewhere, as nearly all are. Asked here because the way into PostgreSQL costs more than the look.
@@ -114,9 +120,7 @@ unsafe fn stands_as_it_is(varlena: *const pg_sys::varlena) -> bool {
 
 /// A text datum.
 pub fn text_of(datum: Datum) -> String {
-    let mut bytes = Vec::new();
-    append_varlena(datum, &mut bytes);
-    String::from_utf8_lossy(&bytes).into_owned()
+    with_varlena(datum, |bytes| String::from_utf8_lossy(bytes).into_owned())
 }
 
 /// Bytes of a text datum, without reading it from where it is stored.

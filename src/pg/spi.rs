@@ -220,6 +220,12 @@ impl Row<'_> {
     pub fn text(&self, column: usize) -> Option<String> {
         self.datum(column).map(super::call::text_of)
     }
+
+    /// Whether a column has this text. NULL has none.
+    pub fn text_is(&self, column: usize, text: &str) -> bool {
+        self.datum(column)
+            .is_some_and(|datum| super::call::with_varlena(datum, |bytes| bytes == text.as_bytes()))
+    }
 }
 
 fn split(values: &[Option<Datum>]) -> (Vec<Datum>, Vec<std::ffi::c_char>) {

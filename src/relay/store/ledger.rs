@@ -25,6 +25,29 @@ pub struct ParkedTopic {
     pub cannot_be_written: bool,
 }
 
+/// Columns of `holders`.
+impl ParkedTopic {
+    fn of(row: &Row<'_>, reason: ParkReason) -> ParkedTopic {
+        let text = |column| row.text(column).unwrap_or_default();
+        ParkedTopic {
+            topic: text(3),
+            error: text(4),
+            aggregate_type: text(5),
+            event_type: text(6),
+            given: row.datum(7).is_some(),
+            cannot_be_written: reason == ParkReason::Topic,
+        }
+    }
+
+    /// Whether it is what [`Self::of`] makes of the row.
+    fn is_of(&self, row: &Row<'_>, reason: ParkReason) -> bool {
+        let texts = [&self.topic, &self.error, &self.aggregate_type, &self.event_type];
+        texts.iter().zip(3..).all(|(text, column)| row.text_is(column, text))
+            && self.given == row.datum(7).is_some()
+            && self.cannot_be_written == (reason == ParkReason::Topic)
+    }
+}
+
 /// What became of the rows that a settle was to add to outbox_parked.
 pub struct Parked {
     /// Each event still has its row in the log.
@@ -126,9 +149,15 @@ impl Store {
             .collect();
         let reasons = format!("{{{}}}", reasons.join(","));
         let (mut topics, mut orphans) = (HashMap::new(), Vec::new());
+        let mut add = |alike: Option<(ParkedTopic, usize)>| {
+            if let Some((topic, rows)) = alike {
+                *topics.entry(topic).or_insert(0) += rows;
+            }
+        };
+        // Rows that wait for the same mostly come one after the other: count them before their topic is looked up.
+        let mut alike: Option<(ParkedTopic, usize)> = None;
         spi.for_each(&self.holders, &[Some(text_datum(&reasons))], |row| {
             let uuid = |column| row.datum(column).map(uuid_bytes).unwrap_or_default();
-            let text = |column| row.text(column).unwrap_or_default();
             if row.bool(8) {
                 orphans.push(uuid(0));
                 return true;
@@ -136,18 +165,14 @@ impl Store {
             let reason = reason_of(row, 2);
             hold(AggregateKey(u128::from_be_bytes(uuid(1))), reason.blocks(failed_holds));
             if matches!(reason, ParkReason::Topic | ParkReason::Partition) {
-                let topic = ParkedTopic {
-                    topic: text(3),
-                    error: text(4),
-                    aggregate_type: text(5),
-                    event_type: text(6),
-                    given: row.datum(7).is_some(),
-                    cannot_be_written: reason == ParkReason::Topic,
-                };
-                *topics.entry(topic).or_insert(0) += 1;
+                match &mut alike {
+                    Some((topic, rows)) if topic.is_of(row, reason) => *rows += 1,
+                    _ => add(alike.replace((ParkedTopic::of(row, reason), 1))),
+                }
             }
             true
         });
+        add(alike);
         (topics, orphans)
     }
 
@@ -257,8 +282,9 @@ fn json_datum(rows: Vec<serde_json::Value>) -> Datum {
 
 /// The check constraint lets only known reasons in.
 pub(super) fn reason_of(row: &Row<'_>, column: usize) -> ParkReason {
-    row.text(column)
-        .and_then(|text| text.parse().ok())
+    ParkReason::ALL
+        .into_iter()
+        .find(|reason| row.text_is(column, reason.as_str()))
         .unwrap_or(ParkReason::Retry)
 }
 

@@ -18,8 +18,9 @@ use pgrx::pg_sys::Oid;
 /// The event with the id of p, looked up row by row. OFFSET keeps the planner from any other join or index, which it would choose when it looks at
 /// tables that are still empty; the plan is kept while they grow.
 const EVENT_BY_ID: &str = "(SELECT * FROM {s}.outbox_log l WHERE l.event_id = p.event_id OFFSET 0) l";
-/// The event of a parked row. One with that id and another seq is another event.
-const EVENT_OF_PARKED: &str = "JOIN LATERAL {event_by_id} ON l.seq = p.seq";
+/// The event of a parked row, in the same way, by either index. One with that id and another seq is another event.
+const EVENT_OF_PARKED: &str =
+    "JOIN LATERAL (SELECT * FROM {s}.outbox_log l WHERE l.event_id = p.event_id AND l.seq = p.seq OFFSET 0) l ON true";
 
 /// Settings of the relay's own session.
 pub fn prepare_session() {

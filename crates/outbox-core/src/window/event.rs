@@ -1,7 +1,6 @@
 //! The events of a step as the window sees them: no bodies, no names, some 80 bytes each.
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use super::topics::TopicId;
@@ -123,27 +122,6 @@ impl fmt::Display for ParkReason {
     }
 }
 
-/// Not one of the reasons.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownParkReason(String);
-
-impl fmt::Display for UnknownParkReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown reason \"{}\" of a parked event", self.0)
-    }
-}
-
-impl std::error::Error for UnknownParkReason {}
-
-impl FromStr for ParkReason {
-    type Err = UnknownParkReason;
-
-    fn from_str(text: &str) -> Result<Self, UnknownParkReason> {
-        let found = ParkReason::ALL.into_iter().find(|reason| reason.as_str() == text);
-        found.ok_or_else(|| UnknownParkReason(text.to_owned()))
-    }
-}
-
 /// Where an event was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -193,14 +171,6 @@ mod tests {
         ] {
             assert_eq!(Ticket::from_u64(ticket.to_u64()), ticket);
         }
-    }
-
-    #[test]
-    fn reasons_are_spelt_as_in_the_table() {
-        for reason in ParkReason::ALL {
-            assert_eq!(reason.as_str().parse(), Ok(reason));
-        }
-        assert!("Topic".parse::<ParkReason>().is_err());
     }
 
     #[test]

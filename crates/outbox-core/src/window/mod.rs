@@ -50,7 +50,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 pub use answer::{TOPIC_GRACE_MS, TopicAnswer};
-pub use event::{AggregateKey, Fate, Meta, ParkReason, Source, Ticket, UnknownParkReason, Via};
+pub use event::{AggregateKey, Fate, Meta, ParkReason, Source, Ticket, Via};
 pub use limits::Limits;
 pub use step::{Park, Repark, Settlement, Unpark};
 pub use topics::TopicId;
