@@ -102,6 +102,7 @@ CREATE TABLE @extschema@.outbox_lease (
     lease_until timestamptz,
     pid integer,
     acquired_at timestamptz,
+    database_oid oid,
     CONSTRAINT outbox_lease_has_one_row CHECK (singleton)
 );
 COMMENT ON TABLE @extschema@.outbox_lease IS 'One row: the relay that holds the lease on every event beyond the cursor.';
@@ -110,7 +111,9 @@ COMMENT ON COLUMN @extschema@.outbox_lease.lease_token IS 'New with each acquisi
 COMMENT ON COLUMN @extschema@.outbox_lease.lease_until IS 'Extended by settles and while sends are outstanding; runs out when the relay is idle, for then nothing is leased.';
 COMMENT ON COLUMN @extschema@.outbox_lease.pid IS 'The relay''s process; NULL after it released the lease.';
 COMMENT ON COLUMN @extschema@.outbox_lease.acquired_at IS 'When the lease was acquired.';
-INSERT INTO @extschema@.outbox_lease DEFAULT VALUES;
+COMMENT ON COLUMN @extschema@.outbox_lease.database_oid IS 'The database that these tables are of. In another one they are a copy (CREATE DATABASE ... TEMPLATE): its relay sets the stop.';
+INSERT INTO @extschema@.outbox_lease (database_oid)
+    SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database();
 
 CREATE TABLE @extschema@.outbox_batch (
     batch_no bigint NOT NULL CONSTRAINT outbox_batch_pkey PRIMARY KEY,
@@ -188,7 +191,7 @@ CREATE TABLE @extschema@.outbox_stop (
     set_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
     CONSTRAINT outbox_stop_has_at_most_one_row CHECK (singleton)
 );
-COMMENT ON TABLE @extschema@.outbox_stop IS 'While it holds a row, nothing of this database is published. Set by the first foreign row in outbox_log; lifted by outbox_arm().';
+COMMENT ON TABLE @extschema@.outbox_stop IS 'While it holds a row, nothing of this database is published. Set by the first foreign row in outbox_log, and by the relay of a copied database; lifted by outbox_arm().';
 COMMENT ON COLUMN @extschema@.outbox_stop.singleton IS 'Always true: there is at most one stop.';
 COMMENT ON COLUMN @extschema@.outbox_stop.reason IS 'What set it.';
 COMMENT ON COLUMN @extschema@.outbox_stop.set_by IS 'Who set it.';

@@ -2,7 +2,8 @@
 //! events from outside: the UPDATE that is refused, the DELETE and TRUNCATE that the relay is told of.
 //!
 //! A foreign row is re-stamped with the xid of the transaction that inserts it, so that the cursor finds it; it keeps its seq, so that a restore keeps
-//! its order; and it sets a stop, so that a restored copy does not publish its original's events. `outbox_arm()` lifts the stop.
+//! its order; and it sets a stop, so that a restored copy does not publish its original's events. `outbox_arm()` lifts the stop. (A database that
+//! was copied as files brings no foreign rows: its relay sets the stop when it acquires the lease.)
 //!
 //! Invariant: a foreign row is never visible without a stop, unless somebody armed after it was. Both are written in one subtransaction; where a
 //! stop is there already, the lock on outbox_stop that the insert takes anyway makes outbox_arm() wait for this transaction's end.
@@ -10,8 +11,8 @@
 use crate::pg::call::{Args, Returned};
 use crate::pg::catalog::Schema;
 use crate::pg::error::raise;
-use crate::pg::spi::{self, Access, types};
-use crate::pg::{trigger, txn, xact};
+use crate::pg::spi::{self, Access, Spi, text_datum, types};
+use crate::pg::{catalog, trigger, txn, xact};
 use crate::wakeup;
 use pgrx::PgSqlErrorCode;
 use pgrx::prelude::*;
@@ -21,6 +22,8 @@ use std::cell::Cell;
 const LIFT_STRIDE: i64 = 1024;
 /// A seq above this lifts nothing: it would leave the sequence without numbers. A wrong seq costs order, never an event.
 const LIFT_MAX: i64 = i64::MAX / 2;
+const FOREIGN: &str = "rows that were not emitted here (a restore, an import or replication) arrived in outbox_log; \
+                       nothing is published until somebody calls outbox_arm()";
 
 thread_local! {
     /// Transaction and subtransaction that have set the stop already.
@@ -42,7 +45,7 @@ fn outbox_restamp(fcinfo: pg_sys::FunctionCallInfo) -> Returned {
     // The rows come from whoever may insert; stop and sequence are the owner's.
     txn::as_user_on_safe_path(row.table_owner(), || {
         if STOPPED.get() != (xid, xact::subtransaction()) {
-            stop(&schema);
+            spi::connected(|spi| stop(spi, &schema, FOREIGN));
             STOPPED.set((xid, xact::subtransaction()));
         }
         if let Some(seq) = row.i64(c"seq")
@@ -57,15 +60,13 @@ fn outbox_restamp(fcinfo: pg_sys::FunctionCallInfo) -> Returned {
     Returned(row.with_u64(c"xid", xid))
 }
 
-fn stop(schema: &Schema) {
-    spi::connected(|spi| {
-        let sql = format!(
-            "INSERT INTO {}.outbox_stop (reason) VALUES ('rows that were not emitted here (a restore, an import or replication) arrived in outbox_log; \
-             nothing is published until somebody calls outbox_arm()') ON CONFLICT DO NOTHING",
-            schema.quoted
-        );
-        spi.run(&sql, &[], &[], Access::Write);
-    });
+/// Sets the stop, unless there is one.
+pub fn stop(spi: &Spi, schema: &Schema, reason: &str) {
+    let sql = format!(
+        "INSERT INTO {}.outbox_stop (reason) VALUES ($1) ON CONFLICT DO NOTHING",
+        schema.quoted
+    );
+    spi.run(&sql, &[types::TEXT], &[Some(text_datum(reason))], Access::Write);
 }
 
 fn lift(schema: &Schema, seq: i64) {
@@ -97,7 +98,7 @@ fn outbox_note_removal() -> Returned {
     Returned(pg_sys::Datum::from(0))
 }
 
-/// SQL `outbox_arm()`: lifts the stop. Waits for transactions that are bringing foreign rows in.
+/// SQL `outbox_arm()`: lifts the stop. Waits for transactions that are bringing foreign rows in. A copied database is one of its own from here.
 #[pg_extern(sql = false)]
 fn outbox_arm(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     let schema = Args::new(fcinfo).schema();
@@ -107,6 +108,16 @@ fn outbox_arm(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     spi::connected(|spi| {
         let lock = format!("LOCK TABLE {}.outbox_stop IN SHARE ROW EXCLUSIVE MODE", schema.quoted);
         spi.run(&lock, &[], &[], Access::Write);
+        let own = format!(
+            "UPDATE {}.outbox_lease SET database_oid = $1 WHERE database_oid OPERATOR(pg_catalog.<>) $1",
+            schema.quoted
+        );
+        spi.run(
+            &own,
+            &[types::OID],
+            &[Some(catalog::my_database().into())],
+            Access::Write,
+        );
         let delete = format!("DELETE FROM {}.outbox_stop", schema.quoted);
         spi.run(&delete, &[], &[], Access::Write).count() > 0
     })

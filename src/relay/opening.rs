@@ -7,6 +7,7 @@ use super::report::Reporter;
 use super::session::{End, Session};
 use super::settling::Settling;
 use super::store::Store;
+use crate::foreign;
 use crate::guc::{AfterGiveUp, Settings};
 use crate::pg::spi;
 use crate::pg::txn::{self, Isolation};
@@ -28,6 +29,8 @@ const EVENT_OVERHEAD_BYTES: u64 = 512;
 const ABANDONED_EVENTS_MAX: usize = IN_FLIGHT_EVENTS_MAX / 2;
 /// Rows of outbox_parked between two heartbeats while a session loads them: some 10 ms.
 const ROWS_PER_BEAT: usize = 4_096;
+const COPIED: &str =
+    "this database is a copy of another one, with its events; nothing is published until somebody calls outbox_arm()";
 /// Before the first transaction: the cursor of an empty ledger.
 const BEGINNING: &str = "3:3:";
 
@@ -81,9 +84,9 @@ impl<'a> Session<'a> {
             retry_backoff_max_ms: settings.retry_backoff_max_ms,
             seed: now,
         });
-        window.suspect(lesson.suspects.drain(..));
-        for (topic, error) in lesson.topics.drain() {
-            window.assume_missing(&topic, error.into(), now);
+        window.suspect(lesson.suspects.iter().copied());
+        for (topic, error) in &lesson.topics {
+            window.assume_missing(topic, error.as_str().into(), now);
         }
         let token = *uuid::Uuid::now_v7().as_bytes();
         let found = txn::run(Isolation::ReadCommitted, |transaction| {
@@ -92,7 +95,12 @@ impl<'a> Session<'a> {
                 let place = Place::find(spi)?;
                 transaction.become_owner(place.owner);
                 let store = Store::prepare(spi, &place.schema);
-                store.acquire(spi, &token, settings.lease_duration_ms, std::process::id() as i32);
+                let (pid, database) = (std::process::id() as i32, catalog::my_database());
+                if store.is_copy(spi, database) {
+                    // Both databases would publish the same events.
+                    foreign::stop(spi, &place.schema, COPIED);
+                }
+                store.acquire(spi, &token, settings.lease_duration_ms, pid, database);
                 Some((place, store))
             })
         })?;
@@ -150,6 +158,9 @@ impl<'a> Session<'a> {
                 )
             }
         };
+        // Only now: a session that cannot be opened leaves them to the next.
+        lesson.suspects.clear();
+        lesson.topics.clear();
         slot.set_state(State::Running);
         Ok(Session {
             settings,

@@ -6,7 +6,7 @@ use crate::pg::spi::{Access, Row, Spi, text_datum, types, uuid_datum};
 use crate::relay::Body;
 use outbox_core::cursor::{Cursor, Walk};
 use outbox_core::window::{AggregateKey, ParkReason, Settlement, Window};
-use pgrx::pg_sys::Datum;
+use pgrx::pg_sys::{Datum, Oid};
 use std::collections::HashMap;
 
 /// Rows of outbox_parked looked at in one stretch: some 10 ms.
@@ -83,13 +83,20 @@ macro_rules! parked_json {
 }
 
 impl Store {
-    pub fn acquire(&self, spi: &Spi, token: &[u8; 16], duration_ms: u64, pid: i32) {
+    /// Whether the tables are those of another database, copied with it.
+    pub fn is_copy(&self, spi: &Spi, database: Oid) -> bool {
+        let rows = spi.execute(&self.is_copy, &[Some(database.into())], Access::Read);
+        rows.bool(0, 0) == Some(true)
+    }
+
+    pub fn acquire(&self, spi: &Spi, token: &[u8; 16], duration_ms: u64, pid: i32, database: Oid) {
         spi.execute(
             &self.acquire,
             &[
                 Some(uuid_datum(token)),
                 Some((duration_ms as i64).into()),
                 Some(pid.into()),
+                Some(database.into()),
             ],
             Access::Write,
         );

@@ -56,6 +56,7 @@ pub struct Store {
     next_due: Plan,
     of_topic: Plan,
     of_aggregate: Plan,
+    is_copy: Plan,
     acquire: Plan,
     extend: Plan,
     release: Plan,
@@ -123,12 +124,13 @@ impl Store {
                   WHERE p.aggregate_key = $1 AND p.reason NOT IN ('scheduled', 'discarded', 'failed') ORDER BY p.seq",
                 &[UUID],
             ),
+            is_copy: plan("SELECT EXISTS (SELECT FROM {s}.outbox_lease e WHERE e.database_oid <> $1)", &[OID]),
             acquire: plan(
-                "INSERT INTO {s}.outbox_lease (singleton, lease_token, lease_until, pid, acquired_at)
-                 VALUES (true, $1, pg_catalog.clock_timestamp() + $2 * interval '1 millisecond', $3, pg_catalog.clock_timestamp())
+                "INSERT INTO {s}.outbox_lease (singleton, lease_token, lease_until, pid, acquired_at, database_oid)
+                 VALUES (true, $1, pg_catalog.clock_timestamp() + $2 * interval '1 millisecond', $3, pg_catalog.clock_timestamp(), $4)
                  ON CONFLICT (singleton) DO UPDATE SET lease_token = excluded.lease_token, lease_until = excluded.lease_until,
                      pid = excluded.pid, acquired_at = excluded.acquired_at",
-                &[UUID, INT8, INT4],
+                &[UUID, INT8, INT4, OID],
             ),
             extend: plan(
                 "UPDATE {s}.outbox_lease SET lease_until = pg_catalog.clock_timestamp() + $2 * interval '1 millisecond' WHERE lease_token = $1",

@@ -1,4 +1,4 @@
-//! pg_dump and restore: nothing is lost, and a copy does not publish by itself.
+//! pg_dump and restore, and databases copied as files: nothing is lost, and a copy does not publish by itself.
 
 use std::process::Stdio;
 
@@ -8,6 +8,7 @@ use outbox_e2e::{Broker, Db, Record, Scenario, committed, judge, seconds, shell,
 trials![
     scenario restored_copy_waits_for_outbox_arm,
     scenario restore_of_data_only,
+    scenario copy_by_template_waits_for_outbox_arm,
 ];
 
 const PUBLISHED: i64 = 50;
@@ -153,4 +154,43 @@ fn restore_of_data_only(name: &str) {
     copy.wait_drained(seconds(20));
     let records = Broker::shared().read(&topic_of(&kind));
     assert_eq!(records.len() as i64, PUBLISHED + PENDING);
+}
+
+/// What CREATE DATABASE copies has no foreign rows: the relay itself sees that the tables are another database's.
+fn copy_by_template_waits_for_outbox_arm(name: &str) {
+    let s = Scenario::begin(name);
+    let (mut original, kind) = (s.db(), s.aggregate_type("template"));
+    lay_out(&s, &mut original, &kind);
+    s.allow("terminating", "its relay is in the way of the copy");
+    drop(original);
+    let mut admin = s.cluster.connect("postgres");
+    wait("nobody to be connected", seconds(20), || {
+        admin.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'app'");
+        admin
+            .try_run("CREATE DATABASE copy TEMPLATE app")
+            .map_err(|error| error.to_string())
+    });
+    let copies = s.topic("copy");
+    admin.run(&format!("ALTER DATABASE copy SET outbox_ext.topic = '{copies}'"));
+    let mut copy = s.cluster.connect("copy");
+    copy.emit_one("new-in-the-copy", "1", "2000");
+    copy.wait_state("foreign rows", seconds(20));
+
+    // The original is none, whoever restarts its relay.
+    admin.run("ALTER DATABASE app SET outbox_ext.enabled = on");
+    s.cluster.reload();
+    let mut original = s.db();
+    let (verdict, records) = s.judge_all(&mut original, seconds(20));
+    verdict.assert_no_duplicates();
+    assert_eq!(records.len() as i64, PUBLISHED + PENDING);
+    assert_eq!(copy.pending(), PENDING + 1, "all of them still wait");
+    assert_eq!(Broker::shared().count(&copies), 0, "the copy has published nothing");
+
+    assert!(copy.one::<bool>("SELECT outbox_arm()"), "there was a stop to lift");
+    copy.wait_drained(seconds(20));
+    assert_eq!(Broker::shared().count(&copies) as i64, PENDING + 1);
+    // For good: the next session does not set it again.
+    copy.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'outbox_ext relay' AND datname = 'copy'");
+    copy.emit_one("new-in-the-copy", "1", "2001");
+    copy.wait_drained(seconds(20));
 }
