@@ -113,9 +113,11 @@ impl Launcher {
         }
         for database in requests {
             if let Some(known) = self.databases.get_mut(&database) {
-                // With a process at work too: it may have looked for the extension just before it was created.
-                known.wanted_at = Some(now);
-                known.backoff.reset();
+                // With a process at work too: it may have looked for the extension just before it was created. One that failed has its pause.
+                if known.slot.is_some() || known.wanted_at.is_none() {
+                    known.wanted_at = Some(now);
+                    known.backoff.reset();
+                }
             }
         }
         self.follow_slots(settings, now);
@@ -163,6 +165,13 @@ impl Launcher {
                 ),
             });
             known.name = database.name;
+        }
+        // Slots of databases that were dropped while no launcher was there to see it.
+        for slot in (0..SLOTS).map(|index| self.board.slot(index)) {
+            let vanished = slot.database() != 0 && !self.databases.contains_key(&slot.database());
+            if vanished && !worker::is_alive(slot.pid()) {
+                slot.free();
+            }
         }
     }
 

@@ -50,7 +50,7 @@ fn outbox_event_is_sound(fcinfo: pg_sys::FunctionCallInfo) -> bool {
         check_topic(topic, "");
     }
     if let Some(headers) = args.datum(6) {
-        check_headers(headers);
+        check_headers(headers, guc::MESSAGE_BYTES_MAX as usize);
     }
     true
 }
@@ -98,8 +98,8 @@ fn too_long(argument: &str, bytes: usize, limit: usize) -> ! {
     )
 }
 
-/// Refuses headers that could not become record headers; returns their bytes, names and values.
-pub fn check_headers(headers: pg_sys::Datum) -> usize {
+/// Refuses headers that could not become record headers; returns their bytes, names and values. `limit`: bytes that no event can have.
+pub fn check_headers(headers: pg_sys::Datum, limit: usize) -> usize {
     let refuse = |detail: String, hint: &str| -> ! {
         raise(
             PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
@@ -110,13 +110,12 @@ pub fn check_headers(headers: pg_sys::Datum) -> usize {
     };
     // The text of what is larger by far may not even fit into memory.
     let at_least = jsonb::text_len_at_least(headers);
-    if at_least > guc::MESSAGE_BYTES_MAX as usize {
+    if at_least > limit {
         raise(
             PgSqlErrorCode::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
             "headers are too large".to_owned(),
             Some(format!(
-                "They have at least {at_least} bytes; no event may have more than {}.",
-                guc::MESSAGE_BYTES_MAX
+                "They have at least {at_least} bytes; no event may have more than {limit}."
             )),
             "Put what they carry into the payload, or elsewhere.",
         );

@@ -1,5 +1,6 @@
 //! The wake-up at commit: a transaction that drew a seq sets the relay's latch when it commits. No NOTIFY, no lock, nothing for a transaction that
-//! rolls back. A transaction that was prepared wakes nobody (its COMMIT PREPARED runs elsewhere): the relay's poll interval finds it.
+//! rolls back. A transaction that was prepared wakes nobody (its COMMIT PREPARED runs elsewhere): the relay's poll interval finds it. Where the
+//! database has no relay, the launcher is asked for one: it may have missed that the extension is there.
 //!
 //! At a commit the callback runs when that can no longer fail; it does atomics and SetLatch, and does not raise. It raises at PREPARE only, where it may.
 
@@ -18,6 +19,8 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
     static LAUNCHER: Cell<bool> = const { Cell::new(false) };
     static SLOT: Cell<usize> = const { Cell::new(0) };
+    /// This session has asked the launcher for a relay, and there was none since: once is enough, for it may not be able to start one.
+    static ASKED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The current transaction emitted: wake this database's relay when it commits.
@@ -90,10 +93,16 @@ fn ended(end: xact::End) {
                     SLOT.set(found);
                     index = found;
                 }
-                None => index = usize::MAX,
+                None => {
+                    index = usize::MAX;
+                    if !ASKED.replace(true) {
+                        board.request_relay(database);
+                    }
+                }
             }
         }
         if index != usize::MAX {
+            ASKED.set(false);
             if new_session {
                 board.slot(index).ask_for_new_session();
             }

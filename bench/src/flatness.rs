@@ -23,7 +23,7 @@ use crate::stats::{over, percentile};
 use crate::table::Table;
 
 /// How many pairs of drains make a figure.
-const DRAINS: usize = 7;
+const DRAINS: usize = 5;
 /// Events of each drain, and of each where what piles up shows only later: retention starts after a second, a large backlog outgrows the server's buffers.
 const EVENTS: usize = 300_000;
 pub const LARGE: usize = 1_000_000;

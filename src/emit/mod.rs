@@ -53,7 +53,7 @@ fn outbox_emit(fcinfo: pg_sys::FunctionCallInfo) -> pgrx::Uuid {
         )
     });
     let headers = args.datum(4);
-    let header_bytes = headers.map_or(0, rules::check_headers);
+    let header_bytes = headers.map_or(0, |headers| rules::check_headers(headers, guc::max_message_bytes()));
     let topic = args.text(5);
     check_topic(topic, aggregate_type, event_type);
     let own = record::own_headers_bytes(event_type, aggregate_type);

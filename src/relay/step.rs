@@ -179,7 +179,9 @@ impl Reader {
             caller_headers.iter().map(|(name, value)| (name.len(), value.len())),
         ) + own_headers_bytes(event.event_type, event.aggregate_type)
             + if is_huge { at_least } else { 0 };
-        let later = row.i64(4).is_some_and(|available_at| available_at > self.rules.now);
+        // What is parked for another reason was due once, whatever became of the clock since.
+        let may_wait = parked.is_none_or(|(reason, _)| reason == ParkReason::Scheduled);
+        let later = may_wait && row.i64(4).is_some_and(|available_at| available_at > self.rules.now);
         let fate = match (&resolved, later) {
             (_, true) => Fate::Scheduled,
             (Err(error), _) => Fate::Defect(error.clone()),

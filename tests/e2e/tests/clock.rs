@@ -42,8 +42,8 @@ fn clock_steps(name: &str) {
     tried_again(&mut db, &refused);
     // After the refusal, which begins a new session.
     let token: String = db.one("SELECT lease_token::text FROM outbox_lease");
-    let soon = schedule(&mut db, &kind, STEP_SECONDS - 60);
-    let later = schedule(&mut db, &kind, STEP_SECONDS + 60);
+    let soon = schedule(&mut db, &kind, "{}", STEP_SECONDS - 60);
+    let later = schedule(&mut db, &kind, "{}", STEP_SECONDS + 60);
     db.wait_true("SELECT parked ->> 'scheduled' = '2' FROM outbox_status", seconds(10));
     clock.step(STEP_SECONDS);
     db.wait_true(&state_is(&soon, "published"), seconds(5));
@@ -52,9 +52,12 @@ fn clock_steps(name: &str) {
     assert!(db.one::<bool>(&state_is(&later, "scheduled")), "it is not due yet");
     assert_eq!(db.one::<String>("SELECT lease_token::text FROM outbox_lease"), token);
 
+    // Due once, refused, and scheduled for the future again by the clock that goes back.
+    let was_due = schedule(&mut db, &narrow, &format!("\"{noise}\""), 1);
+    tried_again(&mut db, &was_due);
     clock.step(-STEP_SECONDS);
     flows(&mut db, &kind);
-    let due = schedule(&mut db, &kind, 2);
+    let due = schedule(&mut db, &kind, "{}", 2);
     db.wait_true(&state_is(&due, "published"), seconds(8));
     let early: bool = db.one(&format!(
         "SELECT published_at < available_at FROM outbox_event WHERE event_id = '{due}'"
@@ -62,6 +65,7 @@ fn clock_steps(name: &str) {
     assert!(!early, "not before its time by the server's clock");
     // A pause between two tries is a duration, though the table tells its end as a time.
     tried_again(&mut db, &refused);
+    tried_again(&mut db, &was_due);
     // Long enough for somebody to be succeeded, were the lease judged by that clock.
     let_pass(seconds(3));
     assert_eq!(db.relay(), relay, "nobody was succeeded");
@@ -79,6 +83,7 @@ fn clock_steps(name: &str) {
 
     broker.limit_topic(&topic_of(&narrow), "1000000");
     db.wait_true(&state_is(&refused, "published"), seconds(10));
+    db.wait_true(&state_is(&was_due, "published"), seconds(10));
     clock.step(3 * STEP_SECONDS);
     db.wait_drained(seconds(10));
     assert_eq!(db.relay(), relay);
@@ -104,13 +109,13 @@ fn state_is(id: &str, state: &str) -> String {
     format!("SELECT state = '{state}' FROM outbox_event WHERE event_id = '{id}'")
 }
 
-fn schedule(db: &mut Db, kind: &str, in_seconds: i64) -> String {
+fn schedule(db: &mut Db, kind: &str, payload: &str, in_seconds: i64) -> String {
     let due: String = db.one(&format!(
         "SELECT (clock_timestamp() + {in_seconds} * interval '1 s')::text"
     ));
     db.emit(&Emit {
         available_at: Some(&due),
-        ..Emit::new(kind, "scheduled", "{}")
+        ..Emit::new(kind, "scheduled", payload)
     })
 }
 

@@ -11,6 +11,7 @@ use crate::load::Load;
 
 trials![
     alone create_extension_starts_the_relay,
+    alone prepared_create_extension_starts_it_with_the_first_event,
     scenario two_databases,
     alone drop_extension_under_load,
     scenario drop_and_create_in_one_transaction,
@@ -30,14 +31,7 @@ fn quick(db: &mut Db, sql: &str, bound: Duration) {
 
 /// No restart, no further call: within a second or so of its commit there is a relay.
 fn create_extension_starts_the_relay(name: &str) {
-    let s = Scenario::with_brokers(name, Broker::shared().address(), &[]);
-    let mut db = s.db();
-    // The launcher has had its first look at the databases when it sleeps.
-    db.wait_true(
-        "SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type LIKE 'outbox%launcher%'
-             AND wait_event_type IN ('Extension', 'Activity', 'Client')",
-        seconds(10),
-    );
+    let (s, mut db) = without_extension(name);
     db.run("CREATE EXTENSION outbox_ext");
     let began = Instant::now();
     db.relay();
@@ -46,6 +40,35 @@ fn create_extension_starts_the_relay(name: &str) {
     let kind = s.aggregate_type("first");
     db.emit_one(&kind, "1", "{}");
     s.judge_all(&mut db, seconds(20));
+}
+
+/// COMMIT PREPARED tells nobody: the first event that is committed does.
+fn prepared_create_extension_starts_it_with_the_first_event(name: &str) {
+    let (s, mut db) = without_extension(name);
+    for sql in [
+        "BEGIN",
+        "CREATE EXTENSION outbox_ext",
+        "PREPARE TRANSACTION 'create'",
+        "COMMIT PREPARED 'create'",
+    ] {
+        db.run(sql);
+    }
+    let kind = s.aggregate_type("first");
+    db.emit_one(&kind, "1", "{}");
+    s.judge_all(&mut db, seconds(20));
+}
+
+/// A server whose launcher has looked at the databases, and found none with the extension.
+fn without_extension(name: &str) -> (Scenario, Db) {
+    let s = Scenario::with_brokers(name, Broker::shared().address(), &[]);
+    let mut db = s.db();
+    // It has when it sleeps, and nobody looks on its behalf.
+    db.wait_true(
+        "SELECT count(*) = 1 AND bool_and(backend_type LIKE '%launcher%' AND wait_event_type IN ('Extension', 'Activity', 'Client'))
+           FROM pg_stat_activity WHERE backend_type LIKE 'outbox%'",
+        seconds(10),
+    );
+    (s, db)
 }
 
 /// FORCE ends the relay, and the launcher may start another before the database is gone; PostgreSQL says so once.

@@ -11,7 +11,7 @@ const OTHERS_ANSWERED_PART: u64 = 32;
 
 impl Topics {
     /// Lanes that have been silent for `stall_ms` while others answered, and for how long. `full`: nothing more
-    /// can be read, so that nobody else can answer.
+    /// can be read, or nothing parked, so that nobody else need answer.
     pub fn silent_lanes(&self, stall_ms: u64, full: bool, now_ms: u64) -> Vec<(LaneId, u64)> {
         let margin_ms = (stall_ms / OTHERS_ANSWERED_PART).max(1);
         let stalled = |since_ms: u64, margin_ms: u64| {

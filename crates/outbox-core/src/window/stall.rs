@@ -126,7 +126,7 @@ impl<B> Window<B> {
         }
         self.stalls.next_check_ms = now_ms + (self.limits.partition_stall_ms / CHECKS_PER_STALL).max(1);
         for (lane, silent_ms) in {
-            let full = !self.can_read_parked();
+            let full = !self.can_read_parked() || self.parked_step_in_flight();
             self.topics.silent_lanes(self.limits.partition_stall_ms, full, now_ms)
         } {
             self.stall(lane, silent_ms);

@@ -117,6 +117,36 @@ fn when_the_window_is_full_of_a_silent_partition_the_others_need_not_answer_agai
 }
 
 #[test]
+fn a_step_out_of_parking_needs_no_further_answer_of_others() {
+    let mut story = Story::with_topic(2);
+    for n in 0..2 {
+        story.log_at(&[(0, "z", n)], 0);
+        story.deliver_all();
+        story.settle();
+    }
+    let source = Source::Parked {
+        reason: ParkReason::Scheduled,
+        attempts: 0,
+    };
+    let mut due = |number, aggregate, partition| {
+        let mut event = story.meta((number, aggregate, "t"), source, Fate::Send);
+        event.key_hash = partition;
+        event
+    };
+    let events = vec![due(1, "a", 0), due(2, "b", 1)];
+    story.open(None, events, 100);
+    assert_eq!(story.send_all(), [(3, 0), (3, 1)]);
+    story.window.check_stalls(105);
+    story.delivered((3, 1));
+    assert!(story.window.parked_step_in_flight());
+    story.window.check_stalls(20_000);
+    let settlement = story.settle();
+    assert_eq!(unparks(&settlement), [2]);
+    assert_eq!(settlement.reparks.len(), 1);
+    assert!(!story.window.parked_step_in_flight());
+}
+
+#[test]
 fn a_late_report_takes_the_row_away() {
     let mut story = Story::stalled();
     story.delivered((3, 0));
