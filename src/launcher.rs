@@ -19,7 +19,7 @@
 use crate::guc::Settings;
 use crate::pg::txn::Isolation;
 use crate::pg::{catalog, runtime, txn, worker};
-use crate::shmem::{Board, Phase, SLOTS, board};
+use crate::shmem::{self, Board, Phase, SLOTS, board};
 use outbox_core::backoff::Backoff;
 use pgrx::prelude::*;
 use std::collections::HashMap;
@@ -267,6 +267,8 @@ impl Launcher {
             return false;
         };
         let slot = self.board.slot(index);
+        // What is said there is of another database perhaps.
+        shmem::clear_details(index);
         slot.assign(oid);
         // Slot and generation travel in the argument: a process that finds another generation was succeeded before it began.
         let argument = (slot.generation() as usize) << 32 | index;

@@ -148,6 +148,7 @@ impl Slot {
         self.state.store(State::Starting as u32, Ordering::Relaxed);
         self.clear_progress();
         self.published.store(0, Ordering::Relaxed);
+        self.last_published_at.store(0, Ordering::Relaxed);
         self.heartbeat_ms.store(runtime::monotonic_ms(), Ordering::Relaxed);
         self.phase.store(Phase::Starting as u32, Ordering::Release);
         self.database.store(database, Ordering::Release);

@@ -200,14 +200,15 @@ impl Producer {
             first.get_or_insert(delivery);
         }
         let reports = &mut out[begin..];
-        let Some(first) = first.filter(|_| reports.iter().all(|report| report.outcome.is_ok())) else {
-            return false;
-        };
-        let is_new = self.acknowledged.borrow_mut().add(&first, reports.len());
-        if !is_new {
-            reports
-                .iter_mut()
-                .for_each(|report| report.outcome = Err(Failure::Unproven));
+        let all_ok = reports.iter().all(|report| report.outcome.is_ok());
+        let is_new = all_ok && first.is_some_and(|first| self.acknowledged.borrow_mut().add(&first, reports.len()));
+        // librdkafka counts the offsets of a batch up from the one that the broker gave, or from -1 where it gave none (rd_kafka_msgq_set_metadata):
+        // there the first record alone looks unproven.
+        let unproven = |report: &Report| report.outcome == Err(Failure::Unproven);
+        if (all_ok && !is_new) || reports.iter().any(unproven) {
+            for report in reports.iter_mut().filter(|report| report.outcome.is_ok()) {
+                report.outcome = Err(Failure::Unproven);
+            }
         }
         is_new
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use common::{DEADLINE, mock, producer, record, wait_readable};
 use outbox_core::failure::Failure;
-use outbox_kafka::{Record, SendError};
+use outbox_kafka::{Record, Report, SendError};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{Headers, Message};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
@@ -188,10 +188,13 @@ fn a_success_without_an_offset_proves_nothing() {
         RDKafkaApiKey::Produce,
         &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_DUPLICATE_SEQUENCE_NUMBER],
     );
-    let mut driver = producer(&mock.bootstrap_servers(), &[]);
-    driver.producer.send(&record("t", b"{}"), 0, 1).unwrap();
-    driver.until("a report", |d| !d.reports.is_empty());
-    assert_eq!(driver.reports[0].outcome, Err(Failure::Unproven));
+    let mut driver = producer(&mock.bootstrap_servers(), &[("linger.ms", "200")]);
+    for ticket in 0..3 {
+        driver.producer.send(&record("t", b"{}"), 0, ticket).unwrap();
+    }
+    driver.until("3 reports", |d| d.reports.len() == 3);
+    let unproven = |report: &Report| report.outcome == Err(Failure::Unproven);
+    assert!(driver.reports.iter().all(unproven), "{:?}", driver.reports);
 }
 
 #[test]
