@@ -23,7 +23,7 @@ use crate::stats::{over, percentile};
 use crate::table::Table;
 
 /// How many pairs of drains make a figure.
-const DRAINS: usize = 5;
+pub const DRAINS: usize = 5;
 /// Events of each drain, and of each where what piles up shows only later: retention starts after a second, a large backlog outgrows the server's buffers.
 const EVENTS: usize = 300_000;
 pub const LARGE: usize = 1_000_000;
@@ -45,8 +45,8 @@ pub struct Probe {
 /// A line of the report.
 pub struct Line {
     pub name: String,
-    /// Most that the cost may grow.
-    pub bar: f64,
+    /// Most that the cost may grow; none for what is there to compare with.
+    pub bar: Option<f64>,
     pub before: Vec<Probe>,
     pub after: Vec<Probe>,
     pub dead_rows: f64,
@@ -284,14 +284,21 @@ impl Bench {
     }
 
     /// A line of what was measured, with what the tables and the relay look like now.
-    pub fn line(&mut self, name: &str, bar: f64, before: Vec<Probe>, after: Vec<Probe>, note: String) -> Line {
+    pub fn line(
+        &mut self,
+        name: &str,
+        bar: impl Into<Option<f64>>,
+        before: Vec<Probe>,
+        after: Vec<Probe>,
+        note: String,
+    ) -> Line {
         let dead: i64 = self.db.one(
             "SELECT (SELECT dead_tuple_count FROM pgstattuple('outbox_log'))
                   + (SELECT dead_tuple_count FROM pgstattuple('outbox_batch'))",
         );
         let line = Line {
             name: name.to_owned(),
-            bar,
+            bar: bar.into(),
             before,
             after,
             dead_rows: dead as f64,
@@ -324,9 +331,13 @@ pub fn measure(scale: Scale, only: Option<&str>) -> Section {
         .iter()
         .filter(|(name, _)| only.is_none_or(|only| only == *name));
     let lines: Vec<Line> = chosen.flat_map(|(_, measure)| measure(scale)).collect();
-    let figures = lines
-        .iter()
-        .map(|line| Figure::at_most(format!("CPU an event: {}", line.name), line.ratio(), "times", line.bar));
+    let figures = lines.iter().map(|line| {
+        let (what, ratio) = (format!("CPU an event: {}", line.name), line.ratio());
+        match line.bar {
+            Some(bar) => Figure::at_most(what, ratio, "times", bar),
+            None => Figure::plain(what, ratio, "times"),
+        }
+    });
     let dead = lines.iter().map(|line| line.dead_rows).fold(0.0, f64::max);
     Section {
         name: "flatness",

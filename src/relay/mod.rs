@@ -115,7 +115,16 @@ fn serve(board: &'static Board, index: usize, generation: u32) -> Phase {
         } else if settings.brokers.is_empty() {
             idle(slot, generation, &settings, State::NoBrokers, None, &mut reporter)
         } else {
-            match Session::open(&settings, index, slot, generation, &mut reporter, &mut lesson) {
+            let opened = Session::open(
+                &settings,
+                index,
+                slot,
+                generation,
+                &mut reporter,
+                &mut lesson,
+                &mut teardowns,
+            );
+            match opened {
                 Ok(session) => session.run(&mut teardowns),
                 Err(end) => end,
             }

@@ -7,6 +7,7 @@ use super::report::Reporter;
 use super::session::{End, Session};
 use super::settling::Settling;
 use super::store::Store;
+use super::{Body, Teardowns};
 use crate::foreign;
 use crate::guc::{AfterGiveUp, Settings};
 use crate::pg::spi;
@@ -43,6 +44,7 @@ impl<'a> Session<'a> {
         generation: u32,
         reporter: &'a mut Reporter,
         lesson: &'a mut Lesson,
+        teardowns: &mut Teardowns,
     ) -> Result<Session<'a>, End> {
         let template = TopicTemplate::parse(&settings.topic)
             .map(Rc::new)
@@ -88,76 +90,21 @@ impl<'a> Session<'a> {
         for (topic, error) in &lesson.topics {
             window.assume_missing(topic, error.as_str().into(), now);
         }
-        let token = *uuid::Uuid::now_v7().as_bytes();
-        let found = txn::run(Isolation::ReadCommitted, |transaction| {
-            transaction.snapshot();
-            spi::connected(|spi| {
-                let place = Place::find(spi)?;
-                transaction.become_owner(place.owner);
-                let store = Store::prepare(spi, &place.schema);
-                let (pid, database) = (std::process::id() as i32, catalog::my_database());
-                if store.is_copy(spi, database) {
-                    // Both databases would publish the same events.
-                    foreign::stop(spi, &place.schema, COPIED);
-                }
-                store.acquire(spi, &token, settings.lease_duration_ms, pid, database);
-                Some((place, store))
-            })
-        })?;
-        let Some((place, store)) = found else {
-            return Err(End::Extension);
-        };
-        let ledger = txn::run(Isolation::ReadCommitted, |transaction| {
-            // Before the snapshot: after ALTER TABLE an older one does not see the rows that were rewritten, and who holds whom would be lost.
-            catalog::lock_access_share(place.log);
-            transaction.become_owner(place.owner);
-            transaction.snapshot();
-            spi::connected(|spi| {
-                let failed_holds = settings.after_give_up == AfterGiveUp::Hold;
-                let mut rows = 0;
-                let (topics, orphans) = store.holders(spi, failed_holds, |aggregate, blocks| {
-                    window.hold(aggregate, 1, u64::from(blocks));
-                    rows += 1;
-                    if rows % ROWS_PER_BEAT == 0 {
-                        slot.beat();
-                    }
-                });
-                store.drop_orphans(spi, &orphans);
-                for (parked, rows) in topics {
-                    let topic = if parked.given {
-                        parked.topic.clone()
-                    } else {
-                        template.resolve(&parked.aggregate_type, &parked.event_type)
-                    };
-                    if topic != parked.topic {
-                        store.retarget(spi, &parked, &topic);
-                    }
-                    if parked.cannot_be_written {
-                        window.assume_missing(&topic, parked.error.into(), now);
-                    } else {
-                        window.expect_rows(&topic, rows, now);
-                    }
-                }
-                store.ledger(spi)
-            })
-        })?;
-        let (batch_no, cursor) = match ledger {
-            Some(found) => found,
-            None => {
-                pgrx::warning!(
-                    "outbox_ext: the ledger {}.outbox_batch is empty; everything in outbox_log is published again",
-                    place.schema.quoted
-                );
-                (
-                    0,
-                    Cursor {
-                        pos: 0,
-                        snapshot: beginning(),
-                        walk: None,
-                    },
-                )
+        let loaded = match load(settings, slot, &template, &mut window, now) {
+            Ok(loaded) => loaded,
+            Err(end) => {
+                // Its threads are to be waited for before the process ends.
+                lanes.shut_down().for_each(|teardown| teardowns.push(teardown));
+                return Err(end);
             }
         };
+        let Loaded {
+            place,
+            store,
+            token,
+            batch_no,
+            cursor,
+        } = loaded;
         // Only now: a session that cannot be opened leaves them to the next.
         lesson.suspects.clear();
         lesson.topics.clear();
@@ -203,6 +150,102 @@ impl<'a> Session<'a> {
             reports: Reports::default(),
         })
     }
+}
+
+/// What a session finds when it acquires the lease.
+struct Loaded {
+    place: Place,
+    store: Store,
+    token: [u8; 16],
+    batch_no: i64,
+    cursor: Cursor,
+}
+
+/// Acquires the lease, shows the window what is parked, and reads the settled cursor.
+fn load(
+    settings: &Settings,
+    slot: &Slot,
+    template: &TopicTemplate,
+    window: &mut Window<Body>,
+    now: u64,
+) -> Result<Loaded, End> {
+    let token = *uuid::Uuid::now_v7().as_bytes();
+    let found = txn::run(Isolation::ReadCommitted, |transaction| {
+        transaction.snapshot();
+        spi::connected(|spi| {
+            let place = Place::find(spi)?;
+            transaction.become_owner(place.owner);
+            let store = Store::prepare(spi, &place.schema);
+            let (pid, database) = (std::process::id() as i32, catalog::my_database());
+            if store.is_copy(spi, database) {
+                // Both databases would publish the same events.
+                foreign::stop(spi, &place.schema, COPIED);
+            }
+            store.acquire(spi, &token, settings.lease_duration_ms, pid, database);
+            Some((place, store))
+        })
+    })?;
+    let Some((place, store)) = found else {
+        return Err(End::Extension);
+    };
+    let ledger = txn::run(Isolation::ReadCommitted, |transaction| {
+        // Before the snapshot: after ALTER TABLE an older one does not see the rows that were rewritten, and who holds whom would be lost.
+        catalog::lock_access_share(place.log);
+        transaction.become_owner(place.owner);
+        transaction.snapshot();
+        spi::connected(|spi| {
+            let failed_holds = settings.after_give_up == AfterGiveUp::Hold;
+            let mut rows = 0;
+            let (topics, orphans) = store.holders(spi, failed_holds, |aggregate, blocks| {
+                window.hold(aggregate, 1, u64::from(blocks));
+                rows += 1;
+                if rows % ROWS_PER_BEAT == 0 {
+                    slot.beat();
+                }
+            });
+            store.drop_orphans(spi, &orphans);
+            for (parked, rows) in topics {
+                let topic = if parked.given {
+                    parked.topic.clone()
+                } else {
+                    template.resolve(&parked.aggregate_type, &parked.event_type)
+                };
+                if topic != parked.topic {
+                    store.retarget(spi, &parked, &topic);
+                }
+                if parked.cannot_be_written {
+                    window.assume_missing(&topic, parked.error.into(), now);
+                } else {
+                    window.expect_rows(&topic, rows, now);
+                }
+            }
+            store.ledger(spi)
+        })
+    })?;
+    let (batch_no, cursor) = match ledger {
+        Some(found) => found,
+        None => {
+            pgrx::warning!(
+                "outbox_ext: the ledger {}.outbox_batch is empty; everything in outbox_log is published again",
+                place.schema.quoted
+            );
+            (
+                0,
+                Cursor {
+                    pos: 0,
+                    snapshot: beginning(),
+                    walk: None,
+                },
+            )
+        }
+    };
+    Ok(Loaded {
+        place,
+        store,
+        token,
+        batch_no,
+        cursor,
+    })
 }
 
 /// Bytes of events that librdkafka may hold for partitions that do not answer.
