@@ -86,30 +86,27 @@ fn ended(end: xact::End) {
     let database = catalog::my_database().to_u32();
     if relay {
         // The slot is remembered between commits and looked up again only when it is another database's now.
-        let mut index = SLOT.get();
-        if board.slot(index).database() != database {
-            match board.slot_of(database) {
-                Some(found) => {
-                    SLOT.set(found);
-                    index = found;
+        let remembered = SLOT.get();
+        let index = if board.slot(remembered).database() == database {
+            Some(remembered)
+        } else {
+            board.slot_of(database)
+        };
+        match index {
+            Some(index) => {
+                SLOT.set(index);
+                ASKED.set(false);
+                let slot = board.slot(index);
+                if new_session {
+                    slot.ask_for_new_session();
                 }
-                None => {
-                    index = usize::MAX;
-                    if !ASKED.replace(true) {
-                        board.request_relay(database);
-                    }
+                if rows_removed {
+                    slot.note_rows_removed();
                 }
+                slot.wake();
             }
-        }
-        if index != usize::MAX {
-            ASKED.set(false);
-            if new_session {
-                board.slot(index).ask_for_new_session();
-            }
-            if rows_removed {
-                board.slot(index).note_rows_removed();
-            }
-            board.slot(index).wake();
+            None if !ASKED.replace(true) => board.request_relay(database),
+            None => {}
         }
     }
     if launcher {
