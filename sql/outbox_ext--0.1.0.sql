@@ -16,10 +16,6 @@ CREATE FUNCTION @extschema@.outbox_new_event_id() RETURNS uuid
     LANGUAGE c VOLATILE PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_new_event_id_wrapper';
 COMMENT ON FUNCTION @extschema@.outbox_new_event_id() IS 'A new UUID version 7: ordered by time, so that the primary key grows at its right edge.';
 
-CREATE SEQUENCE @extschema@.outbox_log_seq AS bigint CACHE 1;
-COMMENT ON SEQUENCE @extschema@.outbox_log_seq IS
-    'The order of emission. Not owned by the column, so that TRUNCATE ... RESTART IDENTITY leaves it alone. CACHE must stay 1: a cache costs order between sessions.';
-
 CREATE FUNCTION @extschema@.outbox_next_seq() RETURNS bigint
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'outbox_next_seq_wrapper';
 COMMENT ON FUNCTION @extschema@.outbox_next_seq() IS
@@ -59,6 +55,12 @@ CREATE TABLE @extschema@.outbox_log (
     payload jsonb NOT NULL,
     CONSTRAINT outbox_log_pkey PRIMARY KEY (event_id)
 );
+-- After the table, for DROP EXTENSION locks what belongs to it in the order of creation (its pg_depend rows), and a writer locks the table first: the other way
+-- round they could lock each other out, and it would be the DROP that the server ends.
+CREATE SEQUENCE @extschema@.outbox_log_seq AS bigint CACHE 1;
+COMMENT ON SEQUENCE @extschema@.outbox_log_seq IS
+    'The order of emission. Not owned by the column, so that TRUNCATE ... RESTART IDENTITY leaves it alone. CACHE must stay 1: a cache costs order between sessions.';
+
 -- NOT VALID because part of it is true at insert time only (xid is the top-level transaction that inserts the row, the one fact the cursor leans on), and must
 -- never be run over old rows.
 ALTER TABLE @extschema@.outbox_log ADD CONSTRAINT outbox_log_event_is_sound CHECK (

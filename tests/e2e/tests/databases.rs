@@ -14,6 +14,7 @@ trials![
     alone prepared_create_extension_starts_it_with_the_first_event,
     scenario two_databases,
     alone drop_extension_under_load,
+    scenario drop_extension_waits_for_an_insert_that_has_begun,
     scenario drop_and_create_in_one_transaction,
     scenario extension_in_a_schema_with_an_odd_name,
     scenario drop_database_while_idle,
@@ -123,6 +124,29 @@ fn drop_extension_under_load(name: &str) {
     db.emit_one(&kind, "1", "{}");
     let (verdict, _) = s.judge_all(&mut db, seconds(20));
     assert_eq!(verdict.committed, 1);
+}
+
+/// An INSERT has locked the table and not yet the sequence when DROP EXTENSION comes: it waits, and neither is ended by a deadlock.
+fn drop_extension_waits_for_an_insert_that_has_begun(name: &str) {
+    let s = Scenario::begin(name);
+    let mut db = s.db();
+    let kind = s.aggregate_type("doomed");
+    db.run("BEGIN; LOCK TABLE outbox_log IN ROW EXCLUSIVE MODE");
+    let mut other = s.db();
+    let drop = std::thread::spawn(move || quick(&mut other, "DROP EXTENSION outbox_ext", seconds(5)));
+    let mut observer = s.db();
+    wait("DROP EXTENSION to wait", seconds(5), || {
+        let waits: bool = observer.one(
+            "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query = 'DROP EXTENSION outbox_ext' AND wait_event_type = 'Lock')",
+        );
+        check(waits, || "it does not".to_owned())
+    });
+    db.run(&format!("INSERT INTO outbox_log (aggregate_type, aggregate_id, event_type, payload) VALUES ('{kind}', '1', 'Happened', '{{}}')"));
+    db.emit_one(&kind, "1", "{}");
+    db.run("COMMIT");
+    drop.join().expect("DROP EXTENSION to succeed");
+    let left: i64 = db.one("SELECT count(*) FROM pg_extension WHERE extname = 'outbox_ext'");
+    assert_eq!(left, 0);
 }
 
 /// The relay never sees a moment without the extension, yet every OID is new.
