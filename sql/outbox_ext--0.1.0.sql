@@ -40,6 +40,20 @@ CREATE FUNCTION @extschema@.outbox_note_removal() RETURNS trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'outbox_note_removal_wrapper';
 COMMENT ON FUNCTION @extschema@.outbox_note_removal() IS 'Tells the relay that events were deleted, so that it forgets what it has parked of them.';
 
+-- DROP EXTENSION locks what belongs to it as it finds it in pg_depend, which is in the order of creation as long as nobody has left gaps there. So what
+-- a transaction locks first comes first here (the inbox, outbox_log, its sequence): the other way round it and the DROP lock each other out.
+CREATE TABLE @extschema@.consumed_event (
+    consumer_name text COLLATE "C" NOT NULL,
+    event_id uuid NOT NULL,
+    consumed_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    CONSTRAINT consumed_event_pkey PRIMARY KEY (consumer_name, event_id),
+    CONSTRAINT "consumer_name must have 1 to 255 bytes" CHECK (pg_catalog.octet_length(consumer_name) BETWEEN 1 AND 255)
+);
+COMMENT ON TABLE @extschema@.consumed_event IS 'The inbox: which consumer has applied which event.';
+COMMENT ON COLUMN @extschema@.consumed_event.consumer_name IS 'The consumer, 1 to 255 bytes, compared byte by byte.';
+COMMENT ON COLUMN @extschema@.consumed_event.event_id IS 'The event it applied.';
+COMMENT ON COLUMN @extschema@.consumed_event.consumed_at IS 'Start of the transaction that applied it.';
+
 CREATE TABLE @extschema@.outbox_log (
     -- fixed-width columns first: their offsets are constant, which makes reading a row cheaper
     event_id uuid NOT NULL DEFAULT @extschema@.outbox_new_event_id(),
@@ -55,8 +69,6 @@ CREATE TABLE @extschema@.outbox_log (
     payload jsonb NOT NULL,
     CONSTRAINT outbox_log_pkey PRIMARY KEY (event_id)
 );
--- After the table, for DROP EXTENSION locks what belongs to it in the order of creation (its pg_depend rows), and a writer locks the table first: the other way
--- round they could lock each other out, and it would be the DROP that the server ends.
 CREATE SEQUENCE @extschema@.outbox_log_seq AS bigint CACHE 1;
 COMMENT ON SEQUENCE @extschema@.outbox_log_seq IS
     'The order of emission. Not owned by the column, so that TRUNCATE ... RESTART IDENTITY leaves it alone. CACHE must stay 1: a cache costs order between sessions.';
@@ -198,18 +210,6 @@ COMMENT ON COLUMN @extschema@.outbox_stop.singleton IS 'Always true: there is at
 COMMENT ON COLUMN @extschema@.outbox_stop.reason IS 'What set it.';
 COMMENT ON COLUMN @extschema@.outbox_stop.set_by IS 'Who set it.';
 COMMENT ON COLUMN @extschema@.outbox_stop.set_at IS 'When it was set.';
-
-CREATE TABLE @extschema@.consumed_event (
-    consumer_name text COLLATE "C" NOT NULL,
-    event_id uuid NOT NULL,
-    consumed_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
-    CONSTRAINT consumed_event_pkey PRIMARY KEY (consumer_name, event_id),
-    CONSTRAINT "consumer_name must have 1 to 255 bytes" CHECK (pg_catalog.octet_length(consumer_name) BETWEEN 1 AND 255)
-);
-COMMENT ON TABLE @extschema@.consumed_event IS 'The inbox: which consumer has applied which event.';
-COMMENT ON COLUMN @extschema@.consumed_event.consumer_name IS 'The consumer, 1 to 255 bytes, compared byte by byte.';
-COMMENT ON COLUMN @extschema@.consumed_event.event_id IS 'The event it applied.';
-COMMENT ON COLUMN @extschema@.consumed_event.consumed_at IS 'Start of the transaction that applied it.';
 
 -- Functions of applications and operators. What they do needs no right of the caller's but EXECUTE, and a trigger that somebody hangs on the tables
 -- they write to runs with a search_path that is not the caller's. outbox_emit sees to both itself, for SECURITY DEFINER and SET cost each call more than the insert.

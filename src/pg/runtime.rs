@@ -2,7 +2,8 @@
 //! signal flags, so that nobody swallows another's.
 //!
 //! SIGTERM only sets a flag (PostgreSQL's SignalHandlerForShutdownRequest): the worker leaves at its own safe point. Lock waits are bounded by
-//! lock_timeout instead, since SIGTERM does not cut them short.
+//! lock_timeout instead, since SIGTERM does not cut them short; that of connecting to a database, which CREATE DATABASE locks for as long as it
+//! copies it, included.
 
 use pgrx::pg_sys;
 use std::ffi::{CString, c_int};
@@ -13,6 +14,9 @@ unsafe extern "C-unwind" {
     fn SignalHandlerForConfigReload(signal: c_int);
     fn SignalHandlerForShutdownRequest(signal: c_int);
 }
+
+/// Until a worker sets its own. Less than the launcher waits for a relay to appear.
+const LOCK_TIMEOUT: &str = "10s";
 
 /// Why a wait ended.
 pub struct Wake {
@@ -27,6 +31,7 @@ pub fn start() {
         pg_sys::pqsignal(pg_sys::SIGTERM as i32, Some(SignalHandlerForShutdownRequest));
         pg_sys::BackgroundWorkerUnblockSignals();
     }
+    set_for_process("lock_timeout", LOCK_TIMEOUT);
 }
 
 /// Whether somebody asked this process to end.

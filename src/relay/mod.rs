@@ -35,9 +35,6 @@ use step::Body;
 
 /// While there is nothing to do, whether the extension is still there is looked at this often; and always, what ALTER DATABASE says.
 const CHECK_MS: u64 = 10_000;
-/// At its end the process waits this long for producers to be torn down. librdkafka joins its threads, which a stuck name resolution can hold up for
-/// half a minute; nobody is to wait for that.
-const TEARDOWN_MS: u64 = 800;
 
 thread_local! {
     /// Slot and generation of this process, for the exit callback.
@@ -285,9 +282,10 @@ impl Teardowns {
         self.0.push(teardown);
     }
 
-    /// Before the process ends: OpenSSL is cleaned up at exit and must not be in use then.
+    /// Before the process ends, with bounded patience.
     fn wait(&mut self) {
-        let deadline = runtime::monotonic_ms() + TEARDOWN_MS;
+        let patience = self.0.iter().map(Teardown::patience_ms).max();
+        let deadline = runtime::monotonic_ms() + patience.unwrap_or(0);
         while let Some(teardown) = self.0.last() {
             let now = runtime::monotonic_ms();
             if teardown.is_done() {

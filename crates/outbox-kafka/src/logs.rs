@@ -178,9 +178,15 @@ fn level_of(level: RDKafkaLogLevel, kind: &str, text: &str) -> Level {
     }
 }
 
-/// Replaces each secret in the text.
+/// A property of which librdkafka quotes the piece that it could not read.
+const QUOTED: &str = "sasl.oauthbearer.config";
+
+/// Replaces each secret in the text, and what may be a piece of one.
 pub(crate) fn redact(text: &str, secrets: &[String]) -> String {
-    let mut text = text.to_owned();
+    let mut text = match text.split_once(QUOTED) {
+        Some((before, _)) => format!("{before}{QUOTED} (redacted)"),
+        None => text.to_owned(),
+    };
     for secret in secrets {
         if text.contains(secret.as_str()) {
             text = text.replace(secret.as_str(), "(redacted)");
@@ -259,5 +265,14 @@ mod tests {
         let now = Instant::now();
         book.add(RDKafkaLogLevel::Warning, "SASL", "user u password hunter2!", now);
         assert_eq!(book.take(now)[0].text, "librdkafka SASL: user u password (redacted)!");
+    }
+    #[test]
+    fn a_piece_of_a_secret_is_none_less() {
+        let secret = "principal=me scoop=hunter2".to_owned();
+        let text = "token: Unrecognized sasl.oauthbearer.config beginning at: scoop=hunter2";
+        assert_eq!(
+            redact(text, &[secret]),
+            "token: Unrecognized sasl.oauthbearer.config (redacted)"
+        );
     }
 }

@@ -45,7 +45,7 @@ const PAUSE_OFFLINE: Duration = Duration::from_millis(500);
 /// How long one blocking call may take. Without a connection the call only waits for one, and
 /// repeating it costs nothing; a broker that is slow to answer gets longer each time.
 const SLICE_MIN: Duration = Duration::from_millis(200);
-const SLICE_MAX: Duration = Duration::from_secs(2);
+pub(crate) const SLICE_MAX: Duration = Duration::from_secs(2);
 
 /// Between two looks for a broker during an outage.
 const PROBE_EVERY: Duration = Duration::from_secs(5);

@@ -14,6 +14,8 @@ use crate::connection::{self, Trouble};
 pub(crate) struct Outage {
     /// Spares the lock for each turn while all is well.
     any_trouble: AtomicBool,
+    /// A broker has answered since the client was made.
+    has_answered: AtomicBool,
     state: Mutex<State>,
     /// The user's ssl.ca.location, which an error about a certificate names.
     ca_file: Option<String>,
@@ -42,8 +44,8 @@ impl Outage {
             None if code == Code::AllBrokersDown => state.is_down = true,
             None => return,
             Some(kind) => {
-                // Wrong credentials are wrong everywhere.
-                state.is_down |= kind == Trouble::Credentials;
+                // Wrong credentials are wrong everywhere, unless another broker took them: then it is that one broker's trouble.
+                state.is_down |= kind == Trouble::Credentials && !self.has_answered.load(Ordering::Relaxed);
                 // The same in other words is no news.
                 if state.cause.as_ref().is_none_or(|(known, _)| *known != kind) {
                     state.cause = Some((kind, without_circumstances(text).to_owned()));
@@ -55,6 +57,7 @@ impl Outage {
 
     /// A broker answered.
     pub(crate) fn contact(&self) {
+        self.has_answered.store(true, Ordering::Relaxed);
         if self.any_trouble.load(Ordering::Acquire) {
             let mut state = self.lock();
             *state = State::default();
@@ -116,6 +119,17 @@ mod tests {
     fn rejected_credentials_are_an_outage_at_once() {
         let outage = Outage::default();
         outage.trouble(Code::Authentication, "SASL authentication failed");
+        assert_eq!(cause(&outage).as_deref(), Some("SASL authentication failed"));
+    }
+
+    #[test]
+    fn credentials_that_one_broker_took_are_no_outage_when_another_rejects_them() {
+        let outage = Outage::default();
+        outage.contact();
+        outage.trouble(Code::Authentication, "SASL authentication failed");
+        assert_eq!(outage.text(), None);
+        // Changed on all of them, while the client was connected.
+        outage.trouble(Code::AllBrokersDown, "3/3 brokers are down");
         assert_eq!(cause(&outage).as_deref(), Some("SASL authentication failed"));
     }
 

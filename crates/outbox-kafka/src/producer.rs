@@ -23,7 +23,7 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 use crate::acknowledged::Acknowledged;
 use crate::error::{failure, fatal_failure};
 use crate::logs::{LogBook, LogLine, redact};
-use crate::metadata::{MetadataThread, TopicMetadata};
+use crate::metadata::{MetadataThread, SLICE_MAX, TopicMetadata};
 use crate::native::{Client, Delivery, Event, EventKind, Topic};
 use crate::outage::Outage;
 use crate::wake::{EventFd, spawn_without_signals};
@@ -91,6 +91,7 @@ pub struct Producer {
     acknowledged: RefCell<Acknowledged>,
     outage: Arc<Outage>,
     secrets: Vec<String>,
+    uses_tls: bool,
 }
 
 impl Producer {
@@ -131,6 +132,7 @@ impl Producer {
             acknowledged: RefCell::default(),
             outage: Arc::clone(&outage),
             secrets,
+            uses_tls: settings.uses_tls(),
         };
         // Topics are asked about by the fast lane.
         if lane == Lane::Fast {
@@ -286,6 +288,7 @@ impl Producer {
                 flag: AtomicBool::new(false),
                 wake: EventFd::new().ok(),
             }),
+            uses_tls: self.uses_tls,
         };
         let Some(client) = self.client.take() else {
             teardown.done.set();
@@ -344,10 +347,14 @@ fn report(delivery: &Delivery<'_>) -> Report {
     }
 }
 
+const PATIENCE_MS: u64 = 800;
+const PATIENCE_TLS_MS: u64 = SLICE_MAX.as_millis() as u64 + 500;
+
 /// A producer that is coming to its end.
 #[derive(Debug)]
 pub struct Teardown {
     done: Arc<Done>,
+    uses_tls: bool,
 }
 
 #[derive(Debug)]
@@ -367,6 +374,13 @@ impl Done {
 }
 
 impl Teardown {
+    /// How long a process that ends waits for it, milliseconds: OpenSSL is cleaned up at exit and must not be in use then, be it that a
+    /// question about a topic is under way. Without TLS nobody need wait for that, nor, in any case, for the half a minute for which a stuck
+    /// name resolution holds up librdkafka's threads.
+    pub fn patience_ms(&self) -> u64 {
+        if self.uses_tls { PATIENCE_TLS_MS } else { PATIENCE_MS }
+    }
+
     /// Readable when it is done; -1 when there was no descriptor left.
     pub fn event_fd(&self) -> RawFd {
         self.done.wake.as_ref().map_or(-1, EventFd::raw)

@@ -158,6 +158,12 @@ impl Settings {
         }
     }
 
+    pub(crate) fn uses_tls(&self) -> bool {
+        let is_tls = |value: &str| value.to_ascii_lowercase().contains("ssl");
+        let mut protocols = self.options.iter().filter(|(key, _)| key == "security.protocol");
+        protocols.any(|(_, value)| is_tls(value))
+    }
+
     pub(crate) fn allows_topic_creation(&self) -> bool {
         let is_off = |value: &str| ["false", "f", "0"].iter().any(|f| f.eq_ignore_ascii_case(value));
         !self
@@ -242,6 +248,13 @@ mod tests {
         assert!(text.contains("\"/ca.pem\""), "{text}");
         let text = settings.unusable("ssl.key.password failed: wrong");
         assert_eq!(text, "ssl.key.password failed: wrong");
+    }
+
+    #[test]
+    fn tls_is_known_by_the_protocol() {
+        assert!(settings(&[("security.protocol", "SASL_SSL")]).uses_tls());
+        assert!(!settings(&[("security.protocol", "sasl_plaintext")]).uses_tls());
+        assert!(!settings(&[]).uses_tls());
     }
 
     #[test]

@@ -16,7 +16,8 @@ pub fn private_bytes(pid: i32) -> u64 {
     try_private_bytes(pid).unwrap_or_else(|| panic!("process {pid} is gone"))
 }
 
-fn try_private_bytes(pid: i32) -> Option<u64> {
+/// None when the process is gone.
+pub fn try_private_bytes(pid: i32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).ok()?;
     let mut is_private = false;
     let mut kilobytes = 0;

@@ -14,7 +14,8 @@ trials![
     alone prepared_create_extension_starts_it_with_the_first_event,
     scenario two_databases,
     alone drop_extension_under_load,
-    scenario drop_extension_waits_for_an_insert_that_has_begun,
+    scenario drop_extension_waits_for_who_is_half_way,
+    scenario locked_database_keeps_no_relay_waiting,
     scenario drop_and_create_in_one_transaction,
     scenario extension_in_a_schema_with_an_odd_name,
     scenario drop_database_while_idle,
@@ -126,27 +127,84 @@ fn drop_extension_under_load(name: &str) {
     assert_eq!(verdict.committed, 1);
 }
 
-/// An INSERT has locked the table and not yet the sequence when DROP EXTENSION comes: it waits, and neither is ended by a deadlock.
-fn drop_extension_waits_for_an_insert_that_has_begun(name: &str) {
+/// DROP EXTENSION waits for a transaction that has come half-way through our tables, and neither is ended by a deadlock.
+fn drop_extension_waits_for_who_is_half_way(name: &str) {
     let s = Scenario::begin(name);
     let mut db = s.db();
     let kind = s.aggregate_type("doomed");
-    db.run("BEGIN; LOCK TABLE outbox_log IN ROW EXCLUSIVE MODE");
-    let mut other = s.db();
-    let drop = std::thread::spawn(move || quick(&mut other, "DROP EXTENSION outbox_ext", seconds(5)));
-    let mut observer = s.db();
-    wait("DROP EXTENSION to wait", seconds(5), || {
-        let waits: bool = observer.one(
-            "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query = 'DROP EXTENSION outbox_ext' AND wait_event_type = 'Lock')",
-        );
-        check(waits, || "it does not".to_owned())
-    });
-    db.run(&format!("INSERT INTO outbox_log (aggregate_type, aggregate_id, event_type, payload) VALUES ('{kind}', '1', 'Happened', '{{}}')"));
+    let consume = "SELECT inbox_try_consume('worker', gen_random_uuid())";
+    let insert = format!(
+        "INSERT INTO outbox_log (aggregate_type, aggregate_id, event_type, payload) VALUES ('{kind}', '1', 'Happened', '{{}}')"
+    );
+    // The table is locked, the sequence is not, as in the middle of an INSERT; then the usual way of a consumer that emits.
+    for (first, then) in [
+        ("LOCK TABLE outbox_log IN ROW EXCLUSIVE MODE", &*insert),
+        (consume, &*insert),
+    ] {
+        db.run("BEGIN");
+        db.run(first);
+        let mut other = s.db();
+        let drop = std::thread::spawn(move || quick(&mut other, "DROP EXTENSION outbox_ext", seconds(5)));
+        let mut observer = s.db();
+        wait("DROP EXTENSION to wait", seconds(5), || {
+            let waits: bool = observer.one(
+                "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query = 'DROP EXTENSION outbox_ext' AND wait_event_type = 'Lock')",
+            );
+            check(waits, || "it does not".to_owned())
+        });
+        db.run(then);
+        db.run("COMMIT");
+        drop.join().expect("DROP EXTENSION to succeed");
+        db.run("CREATE EXTENSION outbox_ext");
+    }
+    // As the manual has it for views too.
+    db.run(
+        "BEGIN;
+         LOCK TABLE consumed_event, outbox_status, outbox_pending, outbox_event, outbox_log IN ACCESS EXCLUSIVE MODE;
+         DROP EXTENSION outbox_ext;
+         COMMIT",
+    );
+}
+
+/// As during a long CREATE DATABASE ... TEMPLATE: relays that cannot connect do not pile up, and when it is over one serves.
+fn locked_database_keeps_no_relay_waiting(name: &str) {
+    let s = Scenario::begin(name);
+    s.allow("canceling statement due to lock timeout", "a relay gives up connecting");
+    s.allow(
+        "database \"app\" is being accessed by other users",
+        "it is tried until the relay is gone",
+    );
+    let mut db = s.db();
+    let kind = s.aggregate_type("locked");
     db.emit_one(&kind, "1", "{}");
-    db.run("COMMIT");
-    drop.join().expect("DROP EXTENSION to succeed");
-    let left: i64 = db.one("SELECT count(*) FROM pg_extension WHERE extname = 'outbox_ext'");
-    assert_eq!(left, 0);
+    let relay = db.relay();
+    drop(db);
+    allow_vanished(&s);
+    let mut admin = s.cluster.connect("postgres");
+    wait("the database to be nobody's", seconds(10), || {
+        admin.run(&format!("SELECT pg_terminate_backend({relay})"));
+        admin.run("BEGIN");
+        let locked = admin.try_run("ALTER DATABASE app RENAME TO moving");
+        if locked.is_err() {
+            admin.run("ROLLBACK");
+        }
+        check(locked.is_ok(), || format!("{locked:?}"))
+    });
+    let mut observer = s.cluster.connect("postgres");
+    const WAITING: &str =
+        "SELECT pid FROM pg_locks WHERE locktype = 'object' AND classid = 'pg_database'::regclass AND NOT granted";
+    let mut waiting = 0;
+    wait("a relay to wait for the database", seconds(10), || {
+        waiting = observer.try_one::<i32>(WAITING).unwrap_or(0);
+        check(waiting != 0, || "none".to_owned())
+    });
+    wait("it to give up", seconds(14), || {
+        check(!outbox_e2e::shell::is_alive(waiting), || format!("{waiting} lives"))
+    });
+    admin.run("ROLLBACK");
+    let mut db = s.db();
+    db.emit_one(&kind, "1", "{}");
+    s.judge_all(&mut db, seconds(60));
 }
 
 /// The relay never sees a moment without the extension, yet every OID is new.
