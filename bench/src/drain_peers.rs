@@ -3,7 +3,6 @@
 
 mod section;
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use outbox_e2e::wait::{let_pass, try_wait};
@@ -22,7 +21,7 @@ pub use section::{Ours, section};
 /// Whether the peer was at work before its backlog came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
-    /// It has moved events, so that its code is compiled and its connections stand.
+    /// Debezium: it has moved events, so that its code is compiled and its connections stand. The polling relays begin at once.
     Warm,
     /// Its processes start with the clock.
     Cold,
@@ -57,15 +56,16 @@ impl Case {
     }
 
     fn name(&self) -> String {
-        let start = match self.start {
-            Start::Warm => "warm",
-            Start::Cold => "cold",
+        let start = match (self.kind, self.start) {
+            (Kind::Polling(_), Start::Warm) => "",
+            (_, Start::Warm) => ", warm",
+            (_, Start::Cold) => ", cold",
         };
         let size = match self.size {
             Size::Usual => "",
             Size::Large => ", 4 kB",
         };
-        format!("{}, {start}{size}", self.kind.name())
+        format!("{}{start}{size}", self.kind.name())
     }
 }
 
@@ -158,7 +158,13 @@ pub fn measure_round(number: usize, scale: Scale) -> Vec<Drained> {
 fn drain(case: &Case) -> Drained {
     let (stand, mut peer) = case.kind.set_up();
     let mut db = stand.db();
-    if case.start == Start::Warm && matches!(case.kind, Kind::Debezium(_)) {
+    let is_debezium = matches!(case.kind, Kind::Debezium(_));
+    if is_debezium {
+        // Nothing to sweep up, as for us. The polling relays live by it.
+        stand.cluster.configure(&[("autovacuum", "off")]);
+        stand.cluster.reload();
+    }
+    if case.start == Start::Warm && is_debezium {
         warm_up(&stand, &mut db, case);
     }
     match case.start {
@@ -191,7 +197,7 @@ fn warm_up(stand: &Stand, db: &mut Db, case: &Case) {
 }
 
 fn watch(stand: &Stand, db: &mut Db, peer: &mut dyn Peer, case: &Case, topic: &str) -> Drained {
-    let cpu_before: BTreeMap<i32, f64> = cpu_of(&peer.processes(db));
+    let cpu_before = process::cpu_of(&peer.processes(db));
     let position = wal::position(db);
     let busy = process::busy_seconds();
     let began = Instant::now();
@@ -199,7 +205,7 @@ fn watch(stand: &Stand, db: &mut Db, peer: &mut dyn Peer, case: &Case, topic: &s
 
     let mut first: Option<(Instant, usize)> = None;
     let mut looked_at_memory = began;
-    let mut peak = 0;
+    let mut peak = 0.0_f64;
     let all = try_wait(DEADLINE, || {
         let count = stand.broker.count(topic);
         if count > 0 && first.is_none() {
@@ -210,7 +216,7 @@ fn watch(stand: &Stand, db: &mut Db, peer: &mut dyn Peer, case: &Case, topic: &s
         }
         if first.is_some() && looked_at_memory.elapsed() > LOOK_AT_MEMORY {
             looked_at_memory = Instant::now();
-            peak = peak.max(peer.processes(db).into_iter().map(process::private_bytes).sum());
+            peak = peak.max(process::private_of(&peer.processes(db)));
         }
         let_pass(LOOK);
         Err(count.to_string())
@@ -221,7 +227,7 @@ fn watch(stand: &Stand, db: &mut Db, peer: &mut dyn Peer, case: &Case, topic: &s
     let busy = process::busy_seconds() - busy;
     // The last rows may still be on their way to being marked as sent.
     wait_marked(db, case.kind);
-    let cpu: f64 = cpu_of(&peer.processes(db))
+    let cpu: f64 = process::cpu_of(&peer.processes(db))
         .iter()
         .map(|(pid, seconds)| seconds - cpu_before.get(pid).copied().unwrap_or(0.0))
         .sum();
@@ -234,7 +240,7 @@ fn watch(stand: &Stand, db: &mut Db, peer: &mut dyn Peer, case: &Case, topic: &s
         cpu_per_event: cpu / events * 1e6,
         wal_per_event: wal / events,
         dead_rows: 0.0,
-        private_peak: peak as f64,
+        private_peak: peak,
         busy_cores: busy / (last - began).as_secs_f64(),
     }
 }
@@ -256,8 +262,4 @@ fn wait_marked(db: &mut Db, kind: Kind) {
             seconds(30),
         );
     }
-}
-
-fn cpu_of(processes: &[i32]) -> BTreeMap<i32, f64> {
-    processes.iter().map(|pid| (*pid, process::cpu_seconds(*pid))).collect()
 }

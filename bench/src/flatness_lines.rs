@@ -190,32 +190,16 @@ fn statistics(scale: Scale) -> Vec<Line> {
 /// tell what the relay pays for it from what anybody pays on a machine that is busy: the clean server while retention deletes on the other.
 fn retention(scale: Scale) -> Vec<Line> {
     let mut clean = Bench::new(scale, &[]);
-    let events = scale.events(LARGE);
-    let rows = |bench: &mut Bench| bench.db.one::<i64>("SELECT count(*) FROM outbox_log");
-    let delete = |bench: &mut Bench| bench.stand.cluster.configure(&[("outbox_ext.retention", "0")]);
     let (mut without, mut elsewhere, mut here) = (Vec::new(), Vec::new(), Vec::new());
     let (mut deleted_elsewhere, mut deleted) = (Vec::new(), Vec::new());
     for _ in 0..DRAINS {
-        let mut bench = Bench::new(scale, &[]);
-        bench.drain(scale.events(2_000_000));
-        without.push(clean.drain(events));
-
-        let backlog = bench.backlog(events);
-        let before = rows(&mut bench);
-        delete(&mut bench);
-        here.push(bench.drain_all(&backlog));
-        deleted.push(before - rows(&mut bench));
-        bench.end();
-
-        let mut bench = Bench::new(scale, &[]);
-        bench.drain(scale.events(2_000_000));
-        let backlog = clean.backlog(events);
-        let before = rows(&mut bench);
-        delete(&mut bench);
-        bench.stand.cluster.reload();
-        elsewhere.push(clean.drain_all(&backlog));
-        deleted_elsewhere.push(before - rows(&mut bench));
-        bench.end();
+        without.push(clean.drain(scale.events(LARGE)));
+        let (probe, rows) = drain_beside_retention(scale, None);
+        here.push(probe);
+        deleted.push(rows);
+        let (probe, rows) = drain_beside_retention(scale, Some(&mut clean));
+        elsewhere.push(probe);
+        deleted_elsewhere.push(rows);
     }
     let note = |deleted: &[i64]| {
         format!("rows deleted during each drain: {deleted:?}; dead rows and memory: without retention")
@@ -238,6 +222,24 @@ fn retention(scale: Scale) -> Vec<Line> {
     ];
     clean.end();
     lines
+}
+
+/// A new server with two million published rows deletes them while `drained`, or it itself, publishes. How that went, and the rows deleted until then.
+fn drain_beside_retention(scale: Scale, mut drained: Option<&mut Bench>) -> (Probe, i64) {
+    let rows = |bench: &mut Bench| bench.db.one::<i64>("SELECT count(*) FROM outbox_log");
+    let mut deleting = Bench::new(scale, &[]);
+    deleting.drain(scale.events(2_000_000));
+    let backlog = drained
+        .as_deref_mut()
+        .unwrap_or(&mut deleting)
+        .backlog(scale.events(LARGE));
+    let before = rows(&mut deleting);
+    deleting.stand.cluster.configure(&[("outbox_ext.retention", "0")]);
+    deleting.stand.cluster.reload();
+    let probe = drained.unwrap_or(&mut deleting).drain_all(&backlog);
+    let deleted = before - rows(&mut deleting);
+    deleting.end();
+    (probe, deleted)
 }
 
 /// Appends events with a further column, in transactions of 10,000.

@@ -18,7 +18,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn look(busy_cores: f64) -> Machine {
+    pub fn look() -> Machine {
         let facts = vec![
             ("date", said("date", &["-u", "+%Y-%m-%d %H:%M UTC"])),
             ("commit", commit()),
@@ -35,7 +35,13 @@ impl Machine {
             ("Debezium", debezium()),
             ("rustc", said("rustc", &["--version"])),
         ];
-        Machine { facts, busy_cores }
+        Machine { facts, busy_cores: 0.0 }
+    }
+
+    /// The most that was at work before any of the rows.
+    pub fn was_busy(mut self, cores: f64) -> Machine {
+        self.busy_cores = cores;
+        self
     }
 
     pub fn facts(&self) -> &[(&'static str, String)] {

@@ -61,6 +61,8 @@ fn main() -> ExitCode {
 
 fn measure(options: &Options) {
     install::check_installed();
+    // Before the rows: what they measure is what stood here when they began.
+    let machine = Machine::look();
     let mut busy = process::busy_cores();
     let sections: Vec<Section> = options
         .rows
@@ -82,7 +84,7 @@ fn measure(options: &Options) {
         .collect();
     let report = Report {
         command: options.command(),
-        machine: Machine::look(busy),
+        machine: machine.was_busy(busy),
         sections,
     };
     println!("{}", report.text());

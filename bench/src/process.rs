@@ -1,21 +1,39 @@
 //! What the kernel says of processes and of the machine: CPU time, private memory, how busy the cores are.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 pub use outbox_e2e::memory::private_bytes;
+use outbox_e2e::memory::try_private_bytes;
 use outbox_e2e::shell::stdout;
 use outbox_e2e::wait::let_pass;
 
 /// CPU time of a process, its ended threads included, in seconds. Counted in clock ticks of (mostly) 10 ms.
 pub fn cpu_seconds(pid: i32) -> f64 {
-    let stat = read(&format!("/proc/{pid}/stat"));
+    try_cpu_seconds(pid).unwrap_or_else(|| panic!("process {pid} is gone"))
+}
+
+/// CPU time of each of the processes that are still there, in seconds.
+pub fn cpu_of(pids: &[i32]) -> BTreeMap<i32, f64> {
+    pids.iter()
+        .filter_map(|pid| Some((*pid, try_cpu_seconds(*pid)?)))
+        .collect()
+}
+
+/// Private memory of those that are still there, in bytes.
+pub fn private_of(pids: &[i32]) -> f64 {
+    pids.iter().filter_map(|pid| try_private_bytes(*pid)).sum::<u64>() as f64
+}
+
+fn try_cpu_seconds(pid: i32) -> Option<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name stands in parentheses and may hold blanks; utime and stime are fields 14 and 15.
     let (_, rest) = stat.rsplit_once(')').expect("a name in parentheses");
     let ticks: u64 = rest.split_whitespace().skip(11).take(2).map(number).sum();
-    ticks as f64 / ticks_per_second()
+    Some(ticks as f64 / ticks_per_second())
 }
 
 /// CPU time of the main thread and of all other threads that are alive, in seconds, exact to the nanosecond.

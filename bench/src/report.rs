@@ -98,7 +98,7 @@ impl Figure {
 pub fn readable(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
-        small if small < 0.1 => format!("{value:.3}"),
+        small if small < 0.2 => format!("{value:.3}"),
         small if small < 100.0 => format!("{value:.2}"),
         _ => {
             let digits = format!("{value:.0}");

@@ -18,7 +18,7 @@ const WRITERS: usize = 4;
 /// Events of one transaction: the commits are not what holds the writers up.
 const EVENTS: usize = 20;
 const SECONDS: u64 = 15;
-const WARM_UP: usize = 100_000;
+const WARM_UP: usize = 200_000;
 const DEADLINE: Duration = Duration::from_secs(300);
 const PEERS: [Kind; 3] = [
     Kind::Outbox,
@@ -78,10 +78,11 @@ fn measure_peer(kind: Kind, scale: Scale) -> Run {
     assert_eq!(all as i64, inserted, "{}: each event once", kind.name());
     peer.end(&stand);
     stand.end();
+    let written = speed.tps * EVENTS as f64;
     Run {
         kind,
-        written: speed.tps * EVENTS as f64,
-        published: published / seconds as f64,
+        written,
+        published: written * published / inserted as f64,
         behind: inserted as f64 - published,
     }
 }

@@ -30,14 +30,14 @@ pub fn section(rounds: &[(Ours, Vec<Drained>)]) -> Section {
         name: "peers",
         title: "The same drain by others",
         method: format!(
-            "Each peer on the same server settings (wal_level logical, autovacuum as PostgreSQL has it), broker and machine, in turn, with the same \
-             events in the table that it is documented with, inserted in transactions of 1,000 while it was stopped; ANALYZE before it \
+            "Each peer on the same server settings (wal_level logical; autovacuum off for us and for Debezium, which leave nothing to sweep up, and on for the polling relays), broker and machine, in turn, with the same kind \
+             of events (their number below) in the table that it is documented with, inserted in transactions of 1,000 while it was stopped; ANALYZE before it \
              goes on. The rate counts from its first record on the topic to the last, so that what it needs in order to begin does not \
              count against it; ours, in the ratios, counts from the switch to the last settle of the same round. CPU is that of all \
              its processes, PostgreSQL's walsender and backends included. Each event is counted once on the topic. Debezium: Kafka Connect's standalone worker with \
              Kafka's own JVM settings, pgoutput, the outbox event router; warm after {WARM_UP} events, its connector stopped and \
              resumed; cold: the worker's start counts. Tuned for throughput: {}. The relay with SKIP LOCKED reads and locks 1,000 rows, sends \
-             them all, awaits all, marks them with one UPDATE and commits; the one by one awaits and marks each row.",
+             them all, awaits all, marks them with one UPDATE and commits; the one by one awaits and marks each row. Cold, defaults and 4 kB: once, beside ours of that round.",
             settings(Tuning::Throughput)
         ),
         figures: figures(rounds),
