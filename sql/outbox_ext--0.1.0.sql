@@ -187,7 +187,7 @@ COMMENT ON COLUMN @extschema@.outbox_parked.aggregate_key IS '128-bit hash of (a
 COMMENT ON COLUMN @extschema@.outbox_parked.seq IS 'Its seq.';
 COMMENT ON COLUMN @extschema@.outbox_parked.available_at IS 'When it is due (scheduled, retry). NULL: it waits for something else than time.';
 COMMENT ON COLUMN @extschema@.outbox_parked.parked_at IS 'Since when it waits: when it was parked; of a scheduled one that came due and could not go, when that was; when it was given up, or tried again by an operator.';
-COMMENT ON COLUMN @extschema@.outbox_parked.attempts IS 'How often it was refused by its own fault. Outages do not count.';
+COMMENT ON COLUMN @extschema@.outbox_parked.attempts IS 'How often Kafka refused it for a fault of the event itself. Outages do not count.';
 COMMENT ON COLUMN @extschema@.outbox_parked.reason IS
     'scheduled: its own available_at is to come; topic: its topic cannot be written now; partition: its partition does not answer while others do; behind: an earlier event of its aggregate is parked; failed: given up, last_error says why; retry: refused, and to be sent again; discarded: by an operator.';
 COMMENT ON COLUMN @extschema@.outbox_parked.aggregate_type IS 'Its aggregate type.';
@@ -310,8 +310,8 @@ COMMENT ON COLUMN @extschema@.outbox_event.headers IS 'Further record headers: a
 COMMENT ON COLUMN @extschema@.outbox_event.topic IS 'The topic, where it is not to come from outbox_ext.topic.';
 COMMENT ON COLUMN @extschema@.outbox_event.created_at IS 'Start of the emitting transaction unless given; the record''s timestamp.';
 COMMENT ON COLUMN @extschema@.outbox_event.available_at IS 'Not to be published before this time.';
-COMMENT ON COLUMN @extschema@.outbox_event.state IS 'pending, leased (read by the relay, not settled), published, scheduled, retrying, behind, failed or discarded.';
-COMMENT ON COLUMN @extschema@.outbox_event.attempts IS 'How often it was refused by its own fault.';
+COMMENT ON COLUMN @extschema@.outbox_event.state IS 'pending, leased (read by the relay, not settled), published, scheduled, retrying (refused, or its topic or partition does not take it now), behind (an earlier event of its aggregate), failed (given up) or discarded.';
+COMMENT ON COLUMN @extschema@.outbox_event.attempts IS 'How often Kafka refused it for a fault of the event itself.';
 COMMENT ON COLUMN @extschema@.outbox_event.lease_token IS 'The lease it is being sent under; NULL unless leased.';
 COMMENT ON COLUMN @extschema@.outbox_event.lease_until IS 'Until when; NULL unless leased.';
 COMMENT ON COLUMN @extschema@.outbox_event.published_at IS 'When it was settled as published.';
@@ -332,7 +332,7 @@ COMMENT ON COLUMN @extschema@.outbox_dead_letter.topic IS 'The topic it named, i
 COMMENT ON COLUMN @extschema@.outbox_dead_letter.created_at IS 'When it was emitted.';
 COMMENT ON COLUMN @extschema@.outbox_dead_letter.attempts IS 'How often it was refused.';
 COMMENT ON COLUMN @extschema@.outbox_dead_letter.last_error IS 'Why it was given up.';
-COMMENT ON COLUMN @extschema@.outbox_dead_letter.failed_at IS 'When it was first parked.';
+COMMENT ON COLUMN @extschema@.outbox_dead_letter.failed_at IS 'When it was given up.';
 
 -- Each branch is one index range, so that the set costs what it holds and not what the log holds, whatever the planner believes: ORDER BY with OFFSET 0
 -- leaves it no other index, OFFSET 0 with a key no other join. A second bound of a range that is always true is there because the planner takes a range

@@ -146,7 +146,7 @@ pub fn define() {
     );
     GucRegistry::define_int_guc(
         c"outbox_ext.lease_duration",
-        c"A relay that has work and does not move for this long is succeeded.",
+        c"A relay that has work and does not move for this long is replaced by a new process.",
         c"",
         &LEASE_DURATION,
         1_000,
@@ -206,7 +206,7 @@ pub fn define() {
     );
     GucRegistry::define_int_guc(
         c"outbox_ext.max_attempts",
-        c"An event that Kafka refuses by its own fault is given up after this many attempts.",
+        c"An event that Kafka refuses for a fault of the event itself is given up after this many attempts.",
         c"Outages and topics that cannot be written do not count.",
         &MAX_ATTEMPTS,
         1,
@@ -244,7 +244,7 @@ pub fn define() {
     );
     GucRegistry::define_int_guc(
         c"outbox_ext.retention",
-        c"Published events older than this are deleted.",
+        c"Published events are deleted this long after they were published.",
         c"-1 keeps them for ever.",
         &RETENTION,
         -1,

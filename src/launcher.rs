@@ -191,7 +191,7 @@ impl Launcher {
                         continue;
                     }
                     pgrx::log!(
-                        "relay {} of database \"{}\" has not moved for {} ms and is succeeded",
+                        "relay {} of database \"{}\" has not moved for {} ms and is replaced",
                         slot.pid(),
                         known.name,
                         slot.heartbeat_age_ms()

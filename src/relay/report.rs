@@ -70,6 +70,14 @@ impl Reporter {
         );
     }
 
+    /// A reload found a file of properties that cannot be used.
+    pub fn keeps_options(&self, error: &str) {
+        pgrx::warning!(
+            "outbox_ext goes on with the Kafka properties it has for database \"{}\": {error}",
+            self.database
+        );
+    }
+
     /// Events were given up: somebody must decide about them.
     pub fn given_up(&self, events: usize) {
         pgrx::warning!(

@@ -223,9 +223,16 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Whether the file of outbox_ext.kafka_options_file says something else than when the session began.
+    /// Whether the file of outbox_ext.kafka_options_file says something else than when the session began. What cannot be read as properties is no
+    /// reason to stop: as with every file of settings, what it said before stays in use.
     fn options_changed(&self) -> bool {
-        super::options::gather(self.settings).is_ok_and(|options| options != self.options)
+        match super::options::gather(self.settings) {
+            Ok(options) => options != self.options,
+            Err(error) => {
+                self.reporter.keeps_options(&error);
+                false
+            }
+        }
     }
 
     fn sweep_if_due(&mut self, now: u64) {

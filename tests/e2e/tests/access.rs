@@ -146,6 +146,16 @@ fn options_file_and_its_secret(name: &str) {
     db.run("SELECT pg_reload_conf()");
     let (verdict, _) = s.judge_all(&mut db, seconds(20));
     assert_eq!(verdict.records, 1);
+    // While it publishes, a file that became wrong is no reason to stop.
+    write(&wrong[0].0);
+    db.run("SELECT pg_reload_conf()");
+    wait("the warning", seconds(15), || {
+        let log = s.cluster.log();
+        check(log.contains("goes on with the Kafka properties it has"), || log)
+    });
+    db.emit_one(&kind, "1", "2");
+    let (verdict, _) = s.judge_all(&mut db, seconds(20));
+    assert_eq!(verdict.records, 2);
     spoken.push(db.status());
     spoken.push(s.cluster.log());
     for text in spoken {
