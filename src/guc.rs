@@ -235,7 +235,7 @@ pub fn define() {
     GucRegistry::define_int_guc(
         c"outbox_ext.max_parked",
         c"Reading stops while this many events are set aside for partitions that do not answer.",
-        c"",
+        c"Of an aggregate the first one counts; later ones wait behind it.",
         &MAX_PARKED,
         1,
         i32::MAX,

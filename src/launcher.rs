@@ -70,6 +70,9 @@ pub extern "C-unwind" fn outbox_launcher_main(_argument: pg_sys::Datum) {
     while !runtime::shutdown_requested() {
         runtime::take_reload();
         let pause = launcher.turn(&Settings::current(), runtime::monotonic_ms());
+        if runtime::signal_pending() {
+            continue;
+        }
         if runtime::wait(None, Some(pause)).postmaster_died {
             break;
         }

@@ -40,6 +40,13 @@ pub fn shutdown_requested() -> bool {
     unsafe { (&raw const pg_sys::ShutdownRequestPending).read_volatile() != 0 }
 }
 
+/// Whether a signal waits to be looked at. To be asked just before a long sleep: a lock wait since the last look (ProcSleep) has reset the latch that
+/// the signal's handler had set.
+pub fn signal_pending() -> bool {
+    // SAFETY: as above.
+    shutdown_requested() || unsafe { (&raw const pg_sys::ConfigReloadPending).read_volatile() != 0 }
+}
+
 /// Takes over a reload of the configuration, if one was signalled. True if so.
 pub fn take_reload() -> bool {
     // SAFETY: the flag is cleared before the files are read, so that a signal in between is not lost.

@@ -8,7 +8,7 @@ use pgrx::pg_sys;
 ///
 /// Leans on TransactionIdGetCommitLSN (transam.c): the LSN up to which WAL must be flushed for a commit to be durable, possibly a little later
 /// than its own record, 0 when nothing is left to flush. (XLogFlush of the insert position would raise an error when that stands just behind a
-/// page header.) A transaction older than oldestXid may have no commit status any more; it was durable long ago. An event may be older than the
+/// page header.) A transaction older than oldestClogXid may have no commit status any more (it advances before the commit log is cut off, oldestXid after it); it was durable long ago. An event may be older than the
 /// 2^31 transactions that 32 bits can tell apart, so that is asked of all 64.
 pub fn flush_commits(xids: impl Iterator<Item = u64>) {
     let mut upto: pg_sys::XLogRecPtr = 0;
@@ -16,7 +16,7 @@ pub fn flush_commits(xids: impl Iterator<Item = u64>) {
     // SAFETY: reads shared counters.
     let oldest = unsafe {
         let next = pg_sys::ReadNextFullTransactionId().value;
-        xact::widen((*pg_sys::ShmemVariableCache).oldestXid.into_inner(), next)
+        xact::widen((*pg_sys::ShmemVariableCache).oldestClogXid.into_inner(), next)
     };
     for xid in xids {
         if xid == last {

@@ -201,6 +201,9 @@ fn idle(
                 return End::DatabaseSettings;
             }
         }
+        if runtime::signal_pending() {
+            continue;
+        }
         if runtime::wait(None, Some((checked_at + pause).saturating_sub(now))).postmaster_died {
             return End::Shutdown;
         }

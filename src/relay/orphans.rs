@@ -2,6 +2,7 @@
 //! leaves out at its start (`opening`).
 
 use super::session::{End, Session};
+use crate::guc::AfterGiveUp;
 use crate::pg::catalog;
 use crate::pg::spi;
 use crate::pg::txn::{self, Isolation};
@@ -51,6 +52,7 @@ impl Session<'_> {
         }
         self.orphans_at_ms = now;
         let after = self.lesson.orphans.after;
+        let failed_holds = self.settings.after_give_up == AfterGiveUp::Hold;
         let stretch = txn::run(Isolation::ReadCommitted, |transaction| {
             // Before the snapshot: after ALTER TABLE an older one does not see the rows that were rewritten.
             if !catalog::lock_access_share_if_free(self.place.log) {
@@ -59,7 +61,7 @@ impl Session<'_> {
             transaction.become_owner(self.place.owner);
             transaction.snapshot();
             spi::connected(|spi| {
-                let stretch = self.store.stretch(spi, &after);
+                let stretch = self.store.stretch(spi, &after, failed_holds);
                 self.store.drop_orphans(spi, &stretch.orphans);
                 Some(stretch)
             })

@@ -192,8 +192,8 @@ impl<'a> Session<'a> {
         // In an outage nobody answers, and no partition is to blame.
         if self.lanes.outage().is_none() {
             self.window.check_stalls(now);
-            if self.window.abandoned_full() && !self.is_kept() {
-                // Before librdkafka is so full of what goes nowhere that it takes nothing that would.
+            if self.window.wants_new_producer() && !self.is_kept() {
+                // What it holds goes nowhere, and what would go waits for that.
                 return Err(End::StartAfresh);
             }
         }
@@ -300,7 +300,7 @@ impl<'a> Session<'a> {
             (None, None) => {
                 let held_up = self.what_is_held_up();
                 (
-                    if !self.in_flight() && !self.more {
+                    if !self.in_flight() && !self.more && self.held_for_standbys.is_none() {
                         State::Idle
                     } else {
                         State::Running
@@ -350,7 +350,7 @@ impl<'a> Session<'a> {
             until = until.min(now + STANDBY_LOOK_MS);
         }
         let timeout = until.saturating_sub(now);
-        if timeout == 0 {
+        if timeout == 0 || runtime::signal_pending() {
             return Ok(());
         }
         if !self.in_flight() {

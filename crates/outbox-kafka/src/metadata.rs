@@ -214,6 +214,8 @@ impl Shared {
             }
             Ok(TopicState::Fails(code)) | Err(code) => code,
         };
+        // What brokers say of the topic is an answer, whatever it is: others must not wait for it for ever.
+        let is_of_topic = matches!(state, Ok(TopicState::Fails(_)));
         if code == Code::OperationTimedOut {
             question.slice = (question.slice * 2).min(SLICE_MAX);
         }
@@ -231,7 +233,14 @@ impl Shared {
             Some(_) => false,
         };
         if !tries_again {
-            return self.answer(question.id, missing_or_no_answer(code));
+            let answer = match missing_or_no_answer(code) {
+                TopicMetadata::NoAnswer(text) if is_of_topic => {
+                    let text = format!("the brokers refuse to make or describe the topic ({text})");
+                    TopicMetadata::Missing(TopicFailure::Unknown, text)
+                }
+                answer => answer,
+            };
+            return self.answer(question.id, answer);
         }
         question.not_before = now + pause;
         self.lock().questions.push_back(question);

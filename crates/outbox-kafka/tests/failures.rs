@@ -162,6 +162,12 @@ fn a_topics_error_is_told_by_kind() {
             E::RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE,
             TopicFailure::Unknown,
         ),
+        // As brokers say that are too few for default.replication.factor.
+        (
+            "not-made",
+            E::RD_KAFKA_RESP_ERR_INVALID_REPLICATION_FACTOR,
+            TopicFailure::Unknown,
+        ),
     ] {
         mock.create_topic(topic, 1, 1).unwrap();
         mock.topic_error(topic, error).unwrap();

@@ -183,8 +183,8 @@ impl Store {
         (topics, orphans)
     }
 
-    /// Looks at the next rows of outbox_parked after `after`, by event id.
-    pub fn stretch(&self, spi: &Spi, after: &[u8; 16]) -> Stretch {
+    /// Looks at the next rows of outbox_parked after `after`, by event id. `failed_holds`: what was given up holds its aggregate.
+    pub fn stretch(&self, spi: &Spi, after: &[u8; 16], failed_holds: bool) -> Stretch {
         let mut stretch = Stretch::default();
         let mut rows = 0;
         let values = [Some(uuid_datum(after)), Some((STRETCH_ROWS as i64).into())];
@@ -196,7 +196,7 @@ impl Store {
             }
             if row.bool(2) {
                 stretch.orphans.push(event_id);
-                stretch.holds |= reason_of(row, 1).holds(true);
+                stretch.holds |= reason_of(row, 1).holds(failed_holds);
             }
             true
         });

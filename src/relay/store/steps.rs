@@ -134,7 +134,7 @@ impl Store {
             let reason = reason_of(row, COLUMN_COUNT);
             let attempts = row.datum(COLUMN_COUNT + 1).map_or(0, |datum| datum.value() as i32);
             reader.push(row, Some((reason, attempts)), window);
-            // Its partition does not answer yet: the row stays as it is.
+            // The row stays as it is.
             if reader.last().is_some_and(|event| window.is_stalled(event)) {
                 reader.drop_last();
             }

@@ -9,27 +9,42 @@ use crate::partition::partition_of_hash;
 /// [`super::Limits::partition_stall_ms`]. More than what lies between two reports in a normal run.
 const OTHERS_ANSWERED_PART: u64 = 32;
 
+fn margin_ms(stall_ms: u64) -> u64 {
+    (stall_ms / OTHERS_ANSWERED_PART).max(1)
+}
+
 impl Topics {
     /// Lanes that have been silent for `stall_ms` while others answered, and for how long. `full`: nothing more
     /// can be read, or nothing parked, so that nobody else need answer.
     pub fn silent_lanes(&self, stall_ms: u64, full: bool, now_ms: u64) -> Vec<(LaneId, u64)> {
-        let margin_ms = (stall_ms / OTHERS_ANSWERED_PART).max(1);
-        let stalled = |since_ms: u64, margin_ms: u64| {
-            let from_ms = since_ms.max(self.answering_since_ms);
-            now_ms.saturating_sub(from_ms) >= stall_ms && self.answered_ms >= from_ms.saturating_add(margin_ms)
-        };
         let mut silent: Vec<_> = self
             .waiting_lanes()
-            .filter(|(_, since)| stalled(*since, margin_ms))
+            .filter(|(_, since)| self.is_silent(*since, margin_ms(stall_ms), stall_ms, now_ms))
             .collect();
         // In an outage those that answered last have something outstanding as well. Here they have not.
-        if silent.is_empty() && full && self.waiting_lanes().all(|(_, since)| stalled(since, 1)) {
+        let mut lanes = self.waiting_lanes();
+        if silent.is_empty() && full && lanes.all(|(_, since)| self.is_silent(since, 1, stall_ms, now_ms)) {
             silent.extend(self.waiting_lanes());
         }
         silent
             .into_iter()
             .map(|(lane, since_ms)| (lane, now_ms - since_ms))
             .collect()
+    }
+
+    /// Whether a topic that cannot be written has events out, and nothing was heard of them for `stall_ms` while others answered.
+    pub fn has_silent_missing(&self, stall_ms: u64, now_ms: u64) -> bool {
+        self.topics.iter().any(|topic| {
+            matches!(topic.state, State::Missing { .. })
+                && topic.outstanding > 0
+                && self.is_silent(topic.missing_heard_ms, margin_ms(stall_ms), stall_ms, now_ms)
+        })
+    }
+
+    /// Whether who is silent since then has been so for `stall_ms`, with others answering `margin_ms` into it.
+    fn is_silent(&self, since_ms: u64, margin_ms: u64, stall_ms: u64, now_ms: u64) -> bool {
+        let from_ms = since_ms.max(self.answering_since_ms);
+        now_ms.saturating_sub(from_ms) >= stall_ms && self.answered_ms >= from_ms.saturating_add(margin_ms)
     }
 
     /// Of the lanes that have been silent for `stall_ms` the one that has been longest.

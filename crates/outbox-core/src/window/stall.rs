@@ -59,6 +59,8 @@ pub(super) struct Stalls {
     silent: Option<LaneId>,
     /// Rows with the reason `partition`.
     rows: usize,
+    /// A topic that cannot be written has events out on a partition that does not answer.
+    stuck: bool,
 }
 
 impl Stalls {
@@ -118,7 +120,7 @@ impl<B> Window<B> {
     pub fn check_stalls(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
         if self.outstanding == 0 {
-            self.stalls.silent = None;
+            (self.stalls.silent, self.stalls.stuck) = (None, false);
             return;
         }
         if now_ms < self.stalls.next_check_ms {
@@ -132,6 +134,14 @@ impl<B> Window<B> {
             self.stall(lane, silent_ms);
         }
         self.stalls.silent = self.topics.longest_silent(self.limits.partition_stall_ms, now_ms);
+        self.stalls.stuck = self.topics.has_silent_missing(self.limits.partition_stall_ms, now_ms);
+    }
+
+    /// Whether only a new producer helps: see [`Self::abandoned_full`]; or a topic that cannot be written is not
+    /// asked for its partitions any more, and one of them has an event and does not answer. As of the last
+    /// [`Self::check_stalls`].
+    pub fn wants_new_producer(&self) -> bool {
+        self.stalls.stuck || self.abandoned_full()
     }
 
     /// When [`Self::check_stalls`] will next look; none while nothing is outstanding.
@@ -170,10 +180,19 @@ impl<B> Window<B> {
         self.stalls.rows >= self.limits.max_parked
     }
 
-    /// Whether a parked event cannot go yet because its partition does not answer, or its own report is due. The
-    /// relay leaves such rows out when it reads for [`Self::recovered_topics`].
+    /// Whether the row of a parked event is to stay as it is: its own report is due, or it waits for a partition that
+    /// does not answer yet. The relay leaves such rows out. A row with another reason is taken, whatever its
+    /// partition: it gets the reason `partition`, and so is neither due nor in line until that answers.
     pub fn is_stalled(&self, event: &Meta) -> bool {
-        self.stalls.events.contains_key(&event.event_id) || self.stalled(event.topic, event.key_hash).is_some()
+        use ParkReason::{Partition, Topic};
+        let waits = matches!(
+            event.source,
+            Source::Parked {
+                reason: Topic | Partition,
+                ..
+            }
+        );
+        self.is_abandoned(&event.event_id) || (waits && self.stalled(event.topic, event.key_hash).is_some())
     }
 
     /// Why nothing is sent to the partition of this key now, if so.

@@ -67,6 +67,8 @@ pub(super) struct Topic {
     pub(super) state: State,
     /// Handed to the producer and without a report.
     pub(super) outstanding: u32,
+    /// The last report of an event that was out when the topic became missing, or when that was.
+    pub(super) missing_heard_ms: u64,
     pub(super) question_open: bool,
     /// The open question counts as one about a missing topic.
     pub(super) asked_as_missing: bool,
@@ -134,6 +136,7 @@ impl Topics {
                 tries: 0,
             },
             outstanding: 0,
+            missing_heard_ms: 0,
             question_open: false,
             asked_as_missing: false,
             answer_stale: false,
@@ -233,6 +236,7 @@ impl Topics {
     ) -> Vec<Ticket> {
         let topic = &mut self.topics[id.0 as usize];
         topic.outstanding -= 1;
+        topic.missing_heard_ms = now_ms;
         if delivered && (topic.troubled || topic.probing) {
             topic.troubled = false;
             topic.probing = false;
@@ -282,6 +286,7 @@ impl Topics {
     pub fn fail(&mut self, id: TopicId, error: Arc<str>, now_ms: u64) {
         let topic = self.get_mut(id);
         topic.outstanding -= 1;
+        topic.missing_heard_ms = now_ms;
         if let State::Missing { error: last } = &mut topic.state {
             *last = error;
             return;

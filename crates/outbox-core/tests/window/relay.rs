@@ -216,9 +216,8 @@ impl Relay {
         let source = |(reason, attempts)| Source::Parked { reason, attempts };
         let mut rows = Vec::new();
         for (event, row) in due {
-            let waits = matches!(row.0, ParkReason::Topic | ParkReason::Partition);
             let meta = self.meta(event, source(row));
-            if rows.len() < self.step_rows_max && !(waits && self.window.is_stalled(&meta)) {
+            if rows.len() < self.step_rows_max && !self.window.is_stalled(&meta) {
                 rows.push((event, row));
             }
         }

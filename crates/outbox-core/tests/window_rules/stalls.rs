@@ -199,6 +199,54 @@ fn an_abandoned_event_is_not_sent_again_before_its_report() {
 }
 
 #[test]
+fn what_comes_due_for_a_silent_partition_is_parked_for_it() {
+    let mut story = Story::stalled();
+    story.settle();
+    for (number, reason) in [
+        (50, ParkReason::Scheduled),
+        (51, ParkReason::Behind),
+        (52, ParkReason::Retry),
+    ] {
+        let source = Source::Parked { reason, attempts: 0 };
+        let mut event = story.meta((number, "y", "t"), source, Fate::Send);
+        event.key_hash = 0;
+        assert!(!story.window.is_stalled(&event), "it would be read again and again");
+        let rows = u64::from(reason != ParkReason::Scheduled);
+        story
+            .window
+            .hold(event.aggregate, rows, u64::from(reason == ParkReason::Retry));
+        story.open(None, vec![event], 0);
+        assert_eq!(story.send_all(), []);
+        let reasons: Vec<_> = story.settle().reparks.iter().map(|repark| repark.reason).collect();
+        assert_eq!(reasons, [ParkReason::Partition], "{reason:?}");
+    }
+}
+
+#[test]
+fn a_silent_partition_of_a_topic_that_cannot_be_written_calls_for_a_new_producer() {
+    let mut story = Story::with_topic(2);
+    story.log_at(&[(1, "a", 0), (2, "b", 1)], 0);
+    assert_eq!(story.send_all().len(), 2);
+    // One is denied; of the other nothing is heard, and the lanes of a missing topic are not watched.
+    story.fail((1, 1));
+    let mut wanted = Vec::new();
+    for now in (1..=40).map(|second| second * 1_000) {
+        let event = story.meta((100, "y", "other"), Source::Log, Fate::Send);
+        story.log_metas(vec![event], now);
+        story.answer("other", TopicAnswer::Partitions(1), now);
+        for (step, index) in story.send_all() {
+            story.window.report_delivered(Ticket { step, index });
+        }
+        story.window.check_stalls(now);
+        wanted.push(story.window.wants_new_producer());
+    }
+    assert!(!wanted[5] && wanted[39], "{wanted:?}");
+    story.delivered((1, 0));
+    story.window.check_stalls(60_000);
+    assert!(!story.window.wants_new_producer());
+}
+
+#[test]
 fn with_many_rows_of_silent_partitions_the_log_is_left_alone() {
     let mut story = Story::new();
     let max = limits().max_parked;
