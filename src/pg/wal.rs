@@ -8,8 +8,9 @@ use pgrx::pg_sys;
 ///
 /// Leans on TransactionIdGetCommitLSN (transam.c): the LSN up to which WAL must be flushed for a commit to be durable, possibly a little later
 /// than its own record, 0 when nothing is left to flush. (XLogFlush of the insert position would raise an error when that stands just behind a
-/// page header.) A transaction older than oldestClogXid may have no commit status any more (it advances before the commit log is cut off, oldestXid after it); it was durable long ago. An event may be older than the
-/// 2^31 transactions that 32 bits can tell apart, so that is asked of all 64.
+/// page header.) A transaction older than oldestClogXid may have no commit status any more; it was durable long ago. (That one advances before the
+/// commit log is cut off, oldestXid only after it.) An event may be older than the 2^31 transactions that 32 bits can tell apart, so that is asked of
+/// all 64.
 pub fn flush_commits(xids: impl Iterator<Item = u64>) {
     let mut upto: pg_sys::XLogRecPtr = 0;
     let mut last = 0;

@@ -266,6 +266,7 @@ mod tests {
         book.add(RDKafkaLogLevel::Warning, "SASL", "user u password hunter2!", now);
         assert_eq!(book.take(now)[0].text, "librdkafka SASL: user u password (redacted)!");
     }
+
     #[test]
     fn a_piece_of_a_secret_is_none_less() {
         let secret = "principal=me scoop=hunter2".to_owned();

@@ -137,9 +137,9 @@ impl<B> Window<B> {
         self.stalls.stuck = self.topics.has_silent_missing(self.limits.partition_stall_ms, now_ms);
     }
 
-    /// Whether only a new producer helps: see [`Self::abandoned_full`]; or a topic that cannot be written is not
-    /// asked for its partitions any more, and one of them has an event and does not answer. As of the last
-    /// [`Self::check_stalls`].
+    /// Whether only a new producer helps: with [`Self::abandoned_full`]; or when a topic that cannot be written still
+    /// has an event out on a partition that does not answer: its lanes are gone, so that nothing can be abandoned. As of
+    /// the last [`Self::check_stalls`].
     pub fn wants_new_producer(&self) -> bool {
         self.stalls.stuck || self.abandoned_full()
     }
