@@ -11,7 +11,7 @@ pub const AGGREGATES: usize = 1_000;
 /// How large an event is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Size {
-    /// An order of about 300 bytes as `payload::text`; with it a row of the log has about 450 bytes.
+    /// An order of about 300 bytes as `payload::text`; with it a row of the log has about 490 bytes.
     Usual,
     /// An order with a long list of lines, about 4 kB.
     Large,

@@ -27,7 +27,7 @@ pub enum Start {
     Cold,
 }
 
-/// One drain: who, how, and with how many events of about 450 bytes.
+/// One drain: who, how, and with how many events.
 #[derive(Clone, Copy)]
 struct Case {
     kind: Kind,
