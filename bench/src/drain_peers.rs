@@ -227,10 +227,7 @@ fn watch(stand: &Stand, db: &mut Db, peer: &mut dyn Peer, case: &Case, topic: &s
     let busy = process::busy_seconds() - busy;
     // The last rows may still be on their way to being marked as sent.
     wait_marked(db, case.kind);
-    let cpu: f64 = process::cpu_of(&peer.processes(db))
-        .iter()
-        .map(|(pid, seconds)| seconds - cpu_before.get(pid).copied().unwrap_or(0.0))
-        .sum();
+    let cpu = process::cpu_since(&cpu_before, &peer.processes(db));
     let wal = wal::since(db, &position);
     let events = case.events as f64;
     Drained {

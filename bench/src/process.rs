@@ -23,6 +23,12 @@ pub fn cpu_of(pids: &[i32]) -> BTreeMap<i32, f64> {
         .collect()
 }
 
+/// CPU time of all of them together since it was `before`, in seconds. Of those that ended meanwhile it is not known.
+pub fn cpu_since(before: &BTreeMap<i32, f64>, pids: &[i32]) -> f64 {
+    let spent = |(pid, seconds): (&i32, &f64)| seconds - before.get(pid).copied().unwrap_or(0.0);
+    cpu_of(pids).iter().map(spent).sum()
+}
+
 /// Private memory of those that are still there, in bytes.
 pub fn private_of(pids: &[i32]) -> f64 {
     pids.iter().filter_map(|pid| try_private_bytes(*pid)).sum::<u64>() as f64

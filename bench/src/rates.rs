@@ -194,8 +194,7 @@ fn measure_rate(stand: &Stand, db: &mut Db, peer: Option<&dyn Peer>, system: Sys
     let (aggregate_type, topic) = stand.new_topic("rate");
     settle_disks(db);
     let processes = |db: &mut Db| peer.map_or(Vec::new(), |peer| peer.processes(db));
-    let cpu = |db: &mut Db| process::cpu_of(&processes(db)).values().sum::<f64>();
-    let (cpu_before, position) = (cpu(db), wal::position(db));
+    let (cpu_before, position) = (process::cpu_of(&processes(db)), wal::position(db));
     let load = Load {
         stand,
         table: system.table(),
@@ -207,13 +206,13 @@ fn measure_rate(stand: &Stand, db: &mut Db, peer: Option<&dyn Peer>, system: Sys
     let times = load.run(rate, time);
     // Those at the beginning too: nothing is left out here.
     let events = load::events(rate, time) as f64;
-    let cpu_after = cpu(db);
+    let cpu = process::cpu_since(&cpu_before, &processes(db));
     let private = process::private_of(&processes(db));
     Run {
         system,
         rate,
         times,
-        cpu_per_event: (cpu_after - cpu_before) / events * 1e6,
+        cpu_per_event: cpu / events * 1e6,
         wal_per_event: wal::beyond_inserts(db, &position, system.table()) / events,
         private_bytes: private,
     }

@@ -15,7 +15,7 @@ unsafe extern "C-unwind" {
     fn SignalHandlerForShutdownRequest(signal: c_int);
 }
 
-/// Until a worker sets its own. Less than the launcher waits for a relay to appear.
+/// Of the launcher, and of the others until they set their own. Less than the launcher waits for a relay to appear.
 const LOCK_TIMEOUT: &str = "10s";
 
 /// Why a wait ended.

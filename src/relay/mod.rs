@@ -296,7 +296,9 @@ impl Teardowns {
             } else if now >= deadline || teardown.event_fd() < 0 {
                 return;
             } else {
-                runtime::wait(Some(teardown.event_fd()), Some(deadline - now));
+                if runtime::wait(Some(teardown.event_fd()), Some(deadline - now)).postmaster_died {
+                    return;
+                }
             }
         }
     }

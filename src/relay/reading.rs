@@ -203,7 +203,7 @@ impl Session<'_> {
         let now = runtime::monotonic_ms();
         let brought = !step.parked.0.is_empty() || !step.log.0.is_empty();
         if step.parked.0.is_empty() && self.parked_wait() {
-            // Something keeps them (a stop, a partition that does not answer, an earlier retry).
+            // Something keeps them (a stop, a report that is due, an earlier retry).
             self.parked_not_before_ms = now + self.settings.poll_interval_ms;
         }
         if !step.parked.0.is_empty() {

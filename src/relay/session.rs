@@ -192,8 +192,8 @@ impl<'a> Session<'a> {
         // In an outage nobody answers, and no partition is to blame.
         if self.lanes.outage().is_none() {
             self.window.check_stalls(now);
-            if self.window.wants_new_producer() && !self.is_kept() {
-                // What it holds goes nowhere, and what would go waits for that.
+            if self.window.abandoned_full() && !self.is_kept() {
+                // Before librdkafka is so full of what goes nowhere that it takes nothing that would.
                 return Err(End::StartAfresh);
             }
         }
@@ -224,7 +224,7 @@ impl<'a> Session<'a> {
     }
 
     /// Whether the file of outbox_ext.kafka_options_file says something else than when the session began. What cannot be read as properties is no
-    /// reason to stop: as with every file of settings, what it said before stays in use.
+    /// reason to stop this one; the next, whatever begins it, finds them misconfigured.
     fn options_changed(&self) -> bool {
         match super::options::gather(self.settings) {
             Ok(options) => options != self.options,

@@ -3,8 +3,9 @@
 //! librdkafka says when the last connection went down, and nothing when one comes up again: the end
 //! of an outage is the first delivery, or the first answer to a question (`metadata`).
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use rdkafka::error::RDKafkaErrorCode as Code;
 
@@ -14,12 +15,15 @@ use crate::connection::{self, Trouble};
 pub(crate) struct Outage {
     /// Spares the lock for each turn while all is well.
     any_trouble: AtomicBool,
-    /// A broker has answered since the client was made.
-    has_answered: AtomicBool,
+    /// When a broker last answered.
+    contact: Mutex<Option<Instant>>,
     state: Mutex<State>,
     /// The user's ssl.ca.location, which an error about a certificate names.
     ca_file: Option<String>,
 }
+
+/// For so long after one broker has answered, another that rejects the credentials is alone in that.
+const CREDENTIALS_GOOD: Duration = Duration::from_secs(15);
 
 #[derive(Default)]
 struct State {
@@ -44,8 +48,8 @@ impl Outage {
             None if code == Code::AllBrokersDown => state.is_down = true,
             None => return,
             Some(kind) => {
-                // Wrong credentials are wrong everywhere, unless another broker took them: then it is that one broker's trouble.
-                state.is_down |= kind == Trouble::Credentials && !self.has_answered.load(Ordering::Relaxed);
+                // Wrong credentials are wrong everywhere, unless another broker took them just now: then it is that one broker's trouble.
+                state.is_down |= kind == Trouble::Credentials && !self.answered_lately();
                 // The same in other words is no news.
                 if state.cause.as_ref().is_none_or(|(known, _)| *known != kind) {
                     state.cause = Some((kind, without_circumstances(text).to_owned()));
@@ -57,7 +61,7 @@ impl Outage {
 
     /// A broker answered.
     pub(crate) fn contact(&self) {
-        self.has_answered.store(true, Ordering::Relaxed);
+        *lock(&self.contact) = Some(Instant::now());
         if self.any_trouble.load(Ordering::Acquire) {
             let mut state = self.lock();
             *state = State::default();
@@ -83,9 +87,17 @@ impl Outage {
         })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn answered_lately(&self) -> bool {
+        lock(&self.contact).is_some_and(|at| at.elapsed() < CREDENTIALS_GOOD)
     }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// librdkafka ends a connection's error with the time and the number of its repetitions. Without them

@@ -15,6 +15,7 @@ trials![
     scenario two_databases,
     alone drop_extension_under_load,
     scenario drop_extension_waits_for_who_is_half_way,
+    scenario drop_extension_after_locks_meets_nobody,
     scenario locked_database_keeps_no_relay_waiting,
     scenario drop_and_create_in_one_transaction,
     scenario extension_in_a_schema_with_an_odd_name,
@@ -146,24 +147,55 @@ fn drop_extension_waits_for_who_is_half_way(name: &str) {
         let mut other = s.db();
         let drop = std::thread::spawn(move || quick(&mut other, "DROP EXTENSION outbox_ext", seconds(5)));
         let mut observer = s.db();
-        wait("DROP EXTENSION to wait", seconds(5), || {
-            let waits: bool = observer.one(
-                "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query = 'DROP EXTENSION outbox_ext' AND wait_event_type = 'Lock')",
-            );
-            check(waits, || "it does not".to_owned())
-        });
+        wait_blocked(&mut observer, "DROP EXTENSION");
         db.run(then);
         db.run("COMMIT");
         drop.join().expect("DROP EXTENSION to succeed");
         db.run("CREATE EXTENSION outbox_ext");
     }
-    // As the manual has it for views too.
-    db.run(
-        "BEGIN;
-         LOCK TABLE consumed_event, outbox_status, outbox_pending, outbox_event, outbox_log IN ACCESS EXCLUSIVE MODE;
-         DROP EXTENSION outbox_ext;
-         COMMIT",
+}
+
+/// As the manual has it: who inserts by the view meanwhile waits with empty hands.
+fn drop_extension_after_locks_meets_nobody(name: &str) {
+    let s = Scenario::begin(name);
+    s.allow(
+        "relation \"outbox_event\" does not exist",
+        "it is gone when the INSERT's turn comes",
     );
+    let (mut db, mut by_view, mut other) = (s.db(), s.db(), s.db());
+    let kind = s.aggregate_type("doomed");
+    db.run("BEGIN");
+    db.emit_one(&kind, "1", "{}");
+    let drop = std::thread::spawn(move || {
+        other.run(
+            "BEGIN;
+             LOCK TABLE consumed_event, outbox_event, outbox_pending, outbox_status, outbox_log IN ACCESS EXCLUSIVE MODE;
+             DROP EXTENSION outbox_ext;
+             COMMIT",
+        )
+    });
+    let mut observer = s.db();
+    wait_blocked(&mut observer, "LOCK TABLE");
+    let insert = format!(
+        "INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload) VALUES ('{kind}', '1', 'Happened', '{{}}')"
+    );
+    let inserted = std::thread::spawn(move || by_view.refused(&insert));
+    wait_blocked(&mut observer, "INSERT INTO outbox_event");
+    db.run("COMMIT");
+    drop.join().expect("DROP EXTENSION to succeed");
+    let (code, message) = inserted.join().expect("the INSERT to be refused");
+    assert_eq!(code, "42P01", "{message}");
+}
+
+#[track_caller]
+fn wait_blocked(observer: &mut Db, statement: &str) {
+    wait(&format!("{statement} to wait"), seconds(5), || {
+        let waits: bool = observer.one(&format!(
+            "SELECT EXISTS (SELECT FROM pg_stat_activity
+              WHERE query LIKE '%{statement}%' AND wait_event_type = 'Lock' AND pid <> pg_backend_pid())"
+        ));
+        check(waits, || "it does not".to_owned())
+    });
 }
 
 /// As during a long CREATE DATABASE ... TEMPLATE: relays that cannot connect do not pile up, and when it is over one serves.

@@ -119,7 +119,7 @@ impl Topics {
                 self.recover(id);
                 Effect::Nothing
             }
-            (State::Missing { error }, answer) => {
+            (State::Missing { error, .. }, answer) => {
                 if let TopicAnswer::Missing(newest) | TopicAnswer::Denied(newest) = answer {
                     *error = newest;
                 }

@@ -32,13 +32,16 @@ impl Topics {
             .collect()
     }
 
-    /// Whether a topic that cannot be written has events out, and nothing was heard of them for `stall_ms` while others answered.
-    pub fn has_silent_missing(&self, stall_ms: u64, now_ms: u64) -> bool {
-        self.topics.iter().any(|topic| {
+    /// Topics that became missing with events out, of which nothing was heard for `stall_ms` while others answered; and for how long. They have no
+    /// lanes to tell of.
+    pub fn silent_missing(&self, stall_ms: u64, now_ms: u64) -> Vec<(TopicId, u64)> {
+        let topics = (0..).map(TopicId).zip(&self.topics);
+        let silent = topics.filter(|(_, topic)| {
             matches!(topic.state, State::Missing { .. })
                 && topic.outstanding > 0
-                && self.is_silent(topic.missing_heard_ms, margin_ms(stall_ms), stall_ms, now_ms)
-        })
+                && self.is_silent(topic.heard_ms, margin_ms(stall_ms), stall_ms, now_ms)
+        });
+        silent.map(|(id, topic)| (id, now_ms - topic.heard_ms)).collect()
     }
 
     /// Whether who is silent since then has been so for `stall_ms`, with others answering `margin_ms` into it.

@@ -59,8 +59,6 @@ pub(super) struct Stalls {
     silent: Option<LaneId>,
     /// Rows with the reason `partition`.
     rows: usize,
-    /// A topic that cannot be written has events out on a partition that does not answer.
-    stuck: bool,
 }
 
 impl Stalls {
@@ -120,7 +118,7 @@ impl<B> Window<B> {
     pub fn check_stalls(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
         if self.outstanding == 0 {
-            (self.stalls.silent, self.stalls.stuck) = (None, false);
+            self.stalls.silent = None;
             return;
         }
         if now_ms < self.stalls.next_check_ms {
@@ -133,15 +131,12 @@ impl<B> Window<B> {
         } {
             self.stall(lane, silent_ms);
         }
+        for (topic, silent_ms) in self.topics.silent_missing(self.limits.partition_stall_ms, now_ms) {
+            while let Some(lane) = self.lane_with_outstanding(topic) {
+                self.stall(lane, silent_ms);
+            }
+        }
         self.stalls.silent = self.topics.longest_silent(self.limits.partition_stall_ms, now_ms);
-        self.stalls.stuck = self.topics.has_silent_missing(self.limits.partition_stall_ms, now_ms);
-    }
-
-    /// Whether only a new producer helps: with [`Self::abandoned_full`]; or when a topic that cannot be written still
-    /// has an event out on a partition that does not answer: its lanes are gone, so that nothing can be abandoned. As of
-    /// the last [`Self::check_stalls`].
-    pub fn wants_new_producer(&self) -> bool {
-        self.stalls.stuck || self.abandoned_full()
     }
 
     /// When [`Self::check_stalls`] will next look; none while nothing is outstanding.
@@ -238,6 +233,12 @@ impl<B> Window<B> {
         }
         let waiting = self.topics.abandoned(lane, due);
         self.admit_all(lane.topic, waiting);
+    }
+
+    fn lane_with_outstanding(&self, topic: TopicId) -> Option<LaneId> {
+        let mut events = self.steps.iter().flat_map(|step| &step.events);
+        let event = events.find(|event| event.state == State::Outstanding && event.topic == topic)?;
+        self.topics.lane_of(topic, event.key_hash)
     }
 
     fn outstanding_of(&self, lane: LaneId) -> Vec<Place> {

@@ -59,6 +59,8 @@ pub(super) enum State {
     },
     Missing {
         error: Arc<str>,
+        /// As of what is still out; 0 when nothing can be.
+        partitions: u32,
     },
 }
 
@@ -67,8 +69,8 @@ pub(super) struct Topic {
     pub(super) state: State,
     /// Handed to the producer and without a report.
     pub(super) outstanding: u32,
-    /// The last report of an event that was out when the topic became missing, or when that was.
-    pub(super) missing_heard_ms: u64,
+    /// When the last report of one of its events came. Lanes know better while there are any.
+    pub(super) heard_ms: u64,
     pub(super) question_open: bool,
     /// The open question counts as one about a missing topic.
     pub(super) asked_as_missing: bool,
@@ -136,7 +138,7 @@ impl Topics {
                 tries: 0,
             },
             outstanding: 0,
-            missing_heard_ms: 0,
+            heard_ms: 0,
             question_open: false,
             asked_as_missing: false,
             answer_stale: false,
@@ -165,14 +167,14 @@ impl Topics {
     /// Why nothing can be sent to the topic, if so.
     pub fn missing(&self, id: TopicId) -> Option<&Arc<str>> {
         match &self.get(id).state {
-            State::Missing { error } => Some(error),
+            State::Missing { error, .. } => Some(error),
             _ => None,
         }
     }
 
     pub fn all_missing(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
         self.topics.iter().filter_map(|topic| match &topic.state {
-            State::Missing { error } => Some((&topic.name, error)),
+            State::Missing { error, .. } => Some((&topic.name, error)),
             _ => None,
         })
     }
@@ -236,7 +238,7 @@ impl Topics {
     ) -> Vec<Ticket> {
         let topic = &mut self.topics[id.0 as usize];
         topic.outstanding -= 1;
-        topic.missing_heard_ms = now_ms;
+        topic.heard_ms = now_ms;
         if delivered && (topic.troubled || topic.probing) {
             topic.troubled = false;
             topic.probing = false;
@@ -286,8 +288,8 @@ impl Topics {
     pub fn fail(&mut self, id: TopicId, error: Arc<str>, now_ms: u64) {
         let topic = self.get_mut(id);
         topic.outstanding -= 1;
-        topic.missing_heard_ms = now_ms;
-        if let State::Missing { error: last } = &mut topic.state {
+        topic.heard_ms = now_ms;
+        if let State::Missing { error: last, .. } = &mut topic.state {
             *last = error;
             return;
         }
@@ -298,7 +300,7 @@ impl Topics {
     pub fn assume_missing(&mut self, id: TopicId, error: Arc<str>, now_ms: u64) {
         let topic = self.get_mut(id);
         if matches!(&topic.state, State::Unknown { waiting, .. } if waiting.is_empty()) {
-            topic.state = State::Missing { error };
+            topic.state = State::Missing { error, partitions: 0 };
             self.ask(id, now_ms);
         }
     }
@@ -312,20 +314,19 @@ impl Topics {
         }
     }
 
-    /// The lane of a key as long as the topic is known.
+    /// The lane of a key as long as the topic is known, and of what was out when it became missing.
     pub fn lane_of(&self, id: TopicId, hash: u32) -> Option<LaneId> {
-        match &self.get(id).state {
-            State::Known { lanes, .. } | State::Moving { lanes, .. } => Some(LaneId {
-                topic: id,
-                partition: partition_of_hash(hash, lanes.len() as u32),
-            }),
-            State::Unknown { .. } | State::Missing { .. } => None,
-        }
+        let partitions = self.get(id).state.partitions();
+        (partitions > 0).then(|| LaneId {
+            topic: id,
+            partition: partition_of_hash(hash, partitions),
+        })
     }
 
     pub(super) fn become_missing(&mut self, id: TopicId, error: Arc<str>, now_ms: u64) {
         let topic = self.get_mut(id);
-        topic.state = State::Missing { error };
+        let partitions = topic.state.partitions();
+        topic.state = State::Missing { error, partitions };
         topic.troubled = true;
         if topic.question_open {
             topic.answer_stale = true;
@@ -366,6 +367,17 @@ impl Topics {
                 waiting
             }
             _ => Vec::new(),
+        }
+    }
+}
+
+impl State {
+    /// Partitions that what is out was sent to.
+    fn partitions(&self) -> u32 {
+        match self {
+            State::Unknown { .. } => 0,
+            State::Known { lanes, .. } | State::Moving { lanes, .. } => lanes.len() as u32,
+            State::Missing { partitions, .. } => *partitions,
         }
     }
 }
