@@ -111,6 +111,7 @@ impl Topics {
             (State::Known { .. } | State::Moving { .. }, _) => Effect::Nothing,
             (State::Missing { .. }, TopicAnswer::Partitions(partitions)) => {
                 if topic.outstanding > 0 {
+                    topic.found_ms = now_ms;
                     self.ask(id, now_ms + GRACE_DELAY_MS);
                     return Effect::Nothing;
                 }

@@ -18,7 +18,7 @@
 //! - An event of a missing topic is parked, and from then on the later events of its aggregate are
 //!   parked behind it, whatever their topic (held.rs). Order is promised for an aggregate on one
 //!   topic: events of it that go to different topics do not wait for each other otherwise.
-//! - A missing topic is used again only when no report of it is due and the brokers were asked after that.
+//! - A missing topic is used again only when no report of it is due, but for what was abandoned, and the brokers were asked after that.
 //! - Steps settle in order, and an event that was parked counts as held until the settle that
 //!   publishes it. So a restart at any point finds in the table what it must not overtake.
 //!

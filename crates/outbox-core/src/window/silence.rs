@@ -32,14 +32,16 @@ impl Topics {
             .collect()
     }
 
-    /// Topics that became missing with events out, of which nothing was heard for `stall_ms` while others answered; and for how long. They have no
-    /// lanes to tell of.
+    /// Topics that became missing with events out, of which nothing was heard for `stall_ms` while others answered, or while the brokers told of the
+    /// topic; and for how long. They have no lanes to tell of.
     pub fn silent_missing(&self, stall_ms: u64, now_ms: u64) -> Vec<(TopicId, u64)> {
         let topics = (0..).map(TopicId).zip(&self.topics);
         let silent = topics.filter(|(_, topic)| {
+            let found = now_ms.saturating_sub(topic.heard_ms) >= stall_ms
+                && topic.found_ms >= topic.heard_ms.saturating_add(margin_ms(stall_ms));
             matches!(topic.state, State::Missing { .. })
                 && topic.outstanding > 0
-                && self.is_silent(topic.heard_ms, margin_ms(stall_ms), stall_ms, now_ms)
+                && (found || self.is_silent(topic.heard_ms, margin_ms(stall_ms), stall_ms, now_ms))
         });
         silent.map(|(id, topic)| (id, now_ms - topic.heard_ms)).collect()
     }
@@ -91,7 +93,7 @@ impl Topics {
         let topic = self.get_mut(lane.topic);
         topic.outstanding -= events;
         if let State::Known { lanes, .. } | State::Moving { lanes, .. } = &mut topic.state {
-            lanes[lane.partition as usize] = Lane::cold(false);
+            lanes[lane.partition as usize] = Lane::cold(topic.probing);
         }
         self.finish_moving(lane.topic)
     }

@@ -144,9 +144,10 @@ impl<B> Window<B> {
         (self.outstanding > 0).then_some(self.stalls.next_check_ms)
     }
 
-    /// Partitions that do not answer: topic and number.
+    /// Partitions that do not answer: topic and number. Of a topic that cannot be written that is the news.
     pub fn stalled_partitions(&self) -> impl Iterator<Item = (&Arc<str>, u32)> {
         let lanes = self.stalls.lanes.keys();
+        let lanes = lanes.filter(|lane| self.topics.missing(lane.topic).is_none());
         lanes.map(|lane| (self.topics.name(lane.topic), lane.partition))
     }
 

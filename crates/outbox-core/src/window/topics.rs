@@ -2,7 +2,7 @@
 //!
 //! Unknown -> (partitions) Known; Unknown -> (missing for longer than the grace, or denied) Missing;
 //! Known -> (another partition count) Moving -> (nothing outstanding) Known;
-//! Known or Moving -> (a failure report) Missing -> (nothing outstanding, then partitions) Known.
+//! Known or Moving -> (a failure report) Missing -> (nothing outstanding but what was abandoned, then partitions) Known.
 //!
 //! That the brokers know a topic does not say that it may be written. So when a missing topic is known
 //! again its lanes begin with one event that goes carefully: if it fails, nothing else is disturbed.
@@ -71,6 +71,8 @@ pub(super) struct Topic {
     pub(super) outstanding: u32,
     /// When the last report of one of its events came. Lanes know better while there are any.
     pub(super) heard_ms: u64,
+    /// When the brokers last said that it is there, while it counted as missing.
+    pub(super) found_ms: u64,
     pub(super) question_open: bool,
     /// The open question counts as one about a missing topic.
     pub(super) asked_as_missing: bool,
@@ -139,6 +141,7 @@ impl Topics {
             },
             outstanding: 0,
             heard_ms: 0,
+            found_ms: 0,
             question_open: false,
             asked_as_missing: false,
             answer_stale: false,
@@ -364,6 +367,8 @@ impl Topics {
             } if topic.outstanding == 0 => {
                 let (partitions, waiting) = (*partitions, std::mem::take(waiting));
                 topic.state = known(partitions, *ask_after, topic.probing);
+                // Rows that wait for a partition may have another one now, which answers.
+                self.recover(id);
                 waiting
             }
             _ => Vec::new(),

@@ -257,6 +257,40 @@ fn a_silent_partition_of_a_topic_that_cannot_be_written_holds_up_nobody() {
 }
 
 #[test]
+fn a_missing_topic_that_is_there_again_does_not_wait_for_a_silent_partition() {
+    // With nobody else's answers: the brokers themselves say that it is there.
+    let mut story = Story::with_topic(2);
+    story.log_at(&[(1, "a", 0), (2, "b", 1)], 0);
+    assert_eq!(story.send_all().len(), 2);
+    story.fail((1, 1));
+    for now in (1..=20).map(|second| second * 1_000) {
+        story.answer("t", TopicAnswer::Partitions(2), now);
+        story.window.check_stalls(now);
+    }
+    assert_eq!(
+        parks(&story.settle()),
+        [(2, ParkReason::Topic), (1, ParkReason::Partition)]
+    );
+    let topic = story.window.topic("t");
+    story.answer("t", TopicAnswer::Partitions(2), 21_000);
+    assert_eq!(story.window.recovered_topics(), [topic]);
+}
+
+#[test]
+fn rows_of_a_silent_partition_are_read_when_the_topic_has_more() {
+    let mut story = Story::stalled();
+    story.settle();
+    assert_eq!(story.window.recovered_topics(), []);
+    let topic = story.window.topic("t");
+    story.answer("t", TopicAnswer::Partitions(6), 40_000);
+    assert_eq!(
+        story.window.recovered_topics(),
+        [topic],
+        "their partition may be another one"
+    );
+}
+
+#[test]
 fn with_many_rows_of_silent_partitions_the_log_is_left_alone() {
     let mut story = Story::new();
     let max = limits().max_parked;
