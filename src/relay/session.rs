@@ -242,23 +242,28 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Waits for reports a moment, so that a restart repeats little. Reads nothing more and hands nothing more over.
+    /// Waits for reports a moment, so that a restart repeats little. Reads nothing more, and hands over only what completes a step.
     fn finish_what_is_out(&mut self) {
-        const FLUSH_MS: u64 = 500;
+        // A client that has just been made may send its first batch after 500 ms only: so long librdkafka waits before it asks for a producer id
+        // again (rd_kafka_idemp_pid_timer_restart). To give up just then would have the batch sent and not heard of.
+        const FLUSH_MS: u64 = 800;
         let deadline = runtime::monotonic_ms() + FLUSH_MS;
-        while self.window.outstanding() > 0 {
+        self.window.finish_begun();
+        loop {
             let now = runtime::monotonic_ms();
             if now >= deadline || self.lanes.outage().is_some() {
                 return;
             }
-            match self.take_reports(now) {
-                Ok(true) => {}
-                Ok(false) if self.window.outstanding() == 0 => return,
-                Ok(false) => {
-                    self.waiter.wait(deadline - now);
-                }
-                Err(_) => return,
+            let (Ok(reports_left), Ok(sends_left)) = (self.take_reports(now), self.send(now)) else {
+                return;
+            };
+            if reports_left || sends_left {
+                continue;
             }
+            if self.window.outstanding() == 0 {
+                return;
+            }
+            self.waiter.wait(deadline - now);
         }
     }
 

@@ -90,6 +90,8 @@ pub struct Window<B> {
     now_ms: u64,
     /// The step whose last unsent event was given out: its body is needed until the next call.
     sent_out: Option<u64>,
+    /// Nothing of this step and those after it is handed over any more.
+    ends_before: Option<u64>,
     parked_steps: usize,
     events: usize,
     unsent: usize,
@@ -111,6 +113,7 @@ impl<B> Window<B> {
             suspects: HashSet::new(),
             now_ms: 0,
             sent_out: None,
+            ends_before: None,
             parked_steps: 0,
             events: 0,
             unsent: 0,

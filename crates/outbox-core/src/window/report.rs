@@ -13,8 +13,14 @@ impl<B> Window<B> {
     /// The next event to be handed to the producer; it counts as outstanding.
     pub fn next_send(&mut self) -> Option<Dispatch> {
         self.free_body_sent_out();
-        let (ticket, via) = self.ready.pop_front()?;
-        let (number, index) = self.place_of(ticket);
+        let (ticket, via, (number, index)) = loop {
+            let (ticket, via) = self.ready.pop_front()?;
+            let place = self.place_of(ticket);
+            // Else it is left out for good. What may be behind it in its lane is of later steps.
+            if self.ends_before.is_none_or(|end| place.0 < end) {
+                break (ticket, via, place);
+            }
+        };
         let step = &mut self.steps[(number - self.first) as usize];
         let event = &mut step.events[index as usize];
         event.state = State::Outstanding;
@@ -32,6 +38,16 @@ impl<B> Window<B> {
             partition,
             via,
         })
+    }
+
+    /// The session comes to its end, and this window with it: from now on only what completes a step is handed over of which something was already,
+    /// or the steps before it. What was published of a step that cannot be settled is read again.
+    pub fn finish_begun(&mut self) {
+        let begun = self.steps.iter().rposition(|step| {
+            let mut events = step.events.iter();
+            step.outcome.events > 0 || events.any(|event| event.state == State::Outstanding)
+        });
+        self.ends_before = Some(begun.map_or(self.first, |at| self.first + at as u64 + 1));
     }
 
     /// The producer could not take the event that [`Self::next_send`] gave last: it stays the next one.

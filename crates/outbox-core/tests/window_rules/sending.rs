@@ -124,3 +124,33 @@ fn a_report_for_no_event_in_flight_is_ignored() {
     story.deliver_all();
     assert_eq!(story.settle().events, 1);
 }
+
+#[test]
+fn at_its_end_a_window_completes_what_it_has_begun_and_nothing_else() {
+    let mut story = Story::with_topic(1);
+    // Two steps; of the first one event is out.
+    story.log(&[(1, "a", "t"), (2, "b", "t")]);
+    story.log(&[(3, "c", "t")]);
+    let first = story.window.next_send().expect("an event").ticket;
+    assert_eq!((first.step, first.index), (1, 0));
+    story.window.finish_begun();
+    assert_eq!(story.send_all(), [(1, 1)], "or 1 would be published again");
+    story.delivered((1, 0));
+    story.delivered((1, 1));
+    assert_eq!(story.send_all(), []);
+    assert_eq!(story.settle().events, 2);
+}
+
+#[test]
+fn at_its_end_a_cold_lane_goes_on_within_its_step() {
+    let mut story = Story::new();
+    story.log(&[(1, "a", "t"), (2, "b", "t"), (3, "c", "t")]);
+    story.log(&[(4, "d", "t")]);
+    story.answer("t", TopicAnswer::Partitions(1), 0);
+    assert_eq!(story.send_all(), [(0, 0)], "alone until its report");
+    story.window.finish_begun();
+    story.delivered((0, 0));
+    assert_eq!(story.send_all(), [(0, 1), (0, 2)]);
+    story.window.finish_begun();
+    assert_eq!(story.send_all(), []);
+}
