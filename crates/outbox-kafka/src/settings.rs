@@ -160,8 +160,8 @@ impl Settings {
 
     pub(crate) fn uses_tls(&self) -> bool {
         let is_tls = |value: &str| value.to_ascii_lowercase().contains("ssl");
-        let mut protocols = self.options.iter().filter(|(key, _)| key == "security.protocol");
-        protocols.any(|(_, value)| is_tls(value))
+        let mut options = self.options.iter();
+        options.any(|(key, value)| key == "security.protocol" && is_tls(value))
     }
 
     pub(crate) fn allows_topic_creation(&self) -> bool {

@@ -138,17 +138,14 @@ fn drop_extension_waits_for_who_is_half_way(name: &str) {
         "INSERT INTO outbox_log (aggregate_type, aggregate_id, event_type, payload) VALUES ('{kind}', '1', 'Happened', '{{}}')"
     );
     // The table is locked, the sequence is not, as in the middle of an INSERT; then the usual way of a consumer that emits.
-    for (first, then) in [
-        ("LOCK TABLE outbox_log IN ROW EXCLUSIVE MODE", &*insert),
-        (consume, &*insert),
-    ] {
+    for first in ["LOCK TABLE outbox_log IN ROW EXCLUSIVE MODE", consume] {
         db.run("BEGIN");
         db.run(first);
         let mut other = s.db();
         let drop = std::thread::spawn(move || quick(&mut other, "DROP EXTENSION outbox_ext", seconds(5)));
         let mut observer = s.db();
         wait_blocked(&mut observer, "DROP EXTENSION");
-        db.run(then);
+        db.run(&insert);
         db.run("COMMIT");
         drop.join().expect("DROP EXTENSION to succeed");
         db.run("CREATE EXTENSION outbox_ext");

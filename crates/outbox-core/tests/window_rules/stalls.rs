@@ -1,6 +1,6 @@
 //! Partitions that do not answer: told from an outage, parked, and taken up again.
 
-use outbox_core::window::{Fate, Limits, ParkReason, Source, Ticket, TopicAnswer};
+use outbox_core::window::{Fate, Limits, ParkReason, Source, TopicAnswer};
 
 use crate::{Story, limits, parks, unparks};
 
@@ -46,6 +46,30 @@ impl Story {
             }
             self.window.check_stalls(now);
         }
+    }
+
+    /// For so many seconds somebody answers on another topic.
+    fn another_topic_answers(&mut self, seconds: u64) {
+        let first = self.bodies.len() as u32;
+        for now in (1..=seconds).map(|second| second * 1_000) {
+            let event = self.meta((100, "y", "other"), Source::Log, Fate::Send);
+            self.log_metas(vec![event], now);
+            self.answer("other", TopicAnswer::Partitions(1), now);
+            for place in self.send_all().into_iter().filter(|&(step, _)| step >= first) {
+                self.delivered(place);
+            }
+            self.window.check_stalls(now);
+        }
+    }
+
+    /// A topic of two partitions, with 1 out on the first and 2 on the second, that became missing: 2 was denied, of 1 nothing is heard. Both are in
+    /// step 1.
+    fn denied_with_one_out() -> Story {
+        let mut story = Story::with_topic(2);
+        story.log_at(&[(1, "a", 0), (2, "b", 1)], 0);
+        assert_eq!(story.send_all().len(), 2);
+        story.fail((1, 1));
+        story
     }
 }
 
@@ -224,20 +248,9 @@ fn what_comes_due_for_a_silent_partition_is_parked_for_it() {
 
 #[test]
 fn a_silent_partition_of_a_topic_that_cannot_be_written_holds_up_nobody() {
-    let mut story = Story::with_topic(2);
-    story.log_at(&[(1, "a", 0), (2, "b", 1)], 0);
-    assert_eq!(story.send_all().len(), 2);
-    // One is denied. Of the other nothing is heard, and a topic that is missing has no lanes to watch.
-    story.fail((1, 1));
-    for now in (1..=20).map(|second| second * 1_000) {
-        let event = story.meta((100, "y", "other"), Source::Log, Fate::Send);
-        story.log_metas(vec![event], now);
-        story.answer("other", TopicAnswer::Partitions(1), now);
-        for (step, index) in story.send_all() {
-            story.window.report_delivered(Ticket { step, index });
-        }
-        story.window.check_stalls(now);
-    }
+    // A topic that is missing has no lanes to watch.
+    let mut story = Story::denied_with_one_out();
+    story.another_topic_answers(20);
     let settlement = story.settle();
     assert_eq!(
         parks(&settlement),
@@ -259,10 +272,7 @@ fn a_silent_partition_of_a_topic_that_cannot_be_written_holds_up_nobody() {
 #[test]
 fn a_missing_topic_that_is_there_again_does_not_wait_for_a_silent_partition() {
     // With nobody else's answers: the brokers themselves say that it is there.
-    let mut story = Story::with_topic(2);
-    story.log_at(&[(1, "a", 0), (2, "b", 1)], 0);
-    assert_eq!(story.send_all().len(), 2);
-    story.fail((1, 1));
+    let mut story = Story::denied_with_one_out();
     for now in (1..=20).map(|second| second * 1_000) {
         story.answer("t", TopicAnswer::Partitions(2), now);
         story.window.check_stalls(now);
@@ -338,16 +348,7 @@ fn a_new_partition_count_does_not_wait_for_a_partition_that_is_silent() {
     story.answer("t", TopicAnswer::Partitions(4), 0);
     story.log_at(&[(2, "a", 2), (3, "b", 1)], 0);
     assert_eq!(story.send_all(), []);
-    // Somebody answers on another topic.
-    for now in (1..=17).map(|second| second * 1_000) {
-        let event = story.meta((100, "y", "other"), Source::Log, Fate::Send);
-        story.log_metas(vec![event], now);
-        story.answer("other", TopicAnswer::Partitions(1), now);
-        for (step, index) in story.send_all().into_iter().filter(|&(step, _)| step > 2) {
-            story.window.report_delivered(Ticket { step, index });
-        }
-        story.window.check_stalls(now);
-    }
+    story.another_topic_answers(17);
     assert_eq!(story.window.stalled_partitions().count(), 1);
     story.delivered((2, 1));
     let settlement = story.settle();
